@@ -1,0 +1,283 @@
+"""The spillable backend against heap-cow, with all state in memory, and against rocksdb, with five times as much.
+
+    python tests/bench/bench_spillable.py [--keys N] [--rows N] [--rounds N] [--times F ...] [--only PART ...]
+
+Each measurement is a process of its own, which fills the state of one operator, runs warm-up epochs and then
+measures epochs of rows: one call of the function per record, or ``.aggregate`` by columns.  Processes of the
+backends take turns.  Rows per second are of processor time and, in brackets, of wall time; a ratio is the
+median of the ratios of the rounds.  The memory for state is the same for both: what heap-cow occupies, divided by
+`--times`.  spillable has that beside what the process occupies without state, rocksdb as its memory budget.
+
+The longest pause is that of one call of `KeyedStateBackend.balance_memory`, which all rows of a chunk wait for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from measuring import ALL, GROUPS, open_backend
+
+from keyedstate import types
+from keyedstate.aggregates import Aggregation, count, sum_
+from keyedstate.murmur3 import key_groups
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.runtime.grouping import key_serializer_for
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners import OperatorSpec, keyed_operator
+from keyedstate.state import ListState, MapState, ValueState
+
+BATCH = 10_000
+GROUP_COLUMN = "__group"
+OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
+AGGREGATED = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
+EPOCHS = 5
+
+
+class Values(KeyedProcessFunction):
+    """Count per key."""
+
+    n = ValueState("n", types.INT64, default=0)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        n = self.n.value() + 1
+        self.n.update(n)
+        yield row.k, n
+
+
+class Lists(KeyedProcessFunction):
+    """The last twenty values per key."""
+
+    last = ListState("last", types.INT64)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        self.last.add(row.c)
+        last = list(self.last.get())
+        if len(last) > 20:
+            self.last.update(last[10:])
+        yield row.k, len(last)
+
+
+class Maps(KeyedProcessFunction):
+    """A count for each of sixteen kinds per key."""
+
+    kinds = MapState("kinds", types.INT64, types.INT64)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        kind = row.c % 16
+        n = (self.kinds.get(kind) or 0) + 1
+        self.kinds.put(kind, n)
+        yield row.k, n
+
+
+def aggregation() -> Aggregation:
+    return Aggregation(("k",), {"k": pa.string(), "c": pa.int64()}, {"n": count(), "total": sum_("c")})
+
+
+FUNCTIONS: dict[str, tuple[Callable[[], Any], pa.Schema]] = {
+    "value": (Values, OUTPUT),
+    "list": (Lists, OUTPUT),
+    "map": (Maps, OUTPUT),
+    "aggregate": (aggregation, AGGREGATED),
+}
+
+
+def chosen_keys(distribution: str, keys: int, rows: int, part: float, seed: int) -> Any:
+    """Return the key numbers of the rows of an epoch; `part` says how far the run has got."""
+    random = np.random.default_rng(seed)
+    if distribution == "uniform":
+        return random.integers(0, keys, rows)
+    if distribution == "zipf":
+        # Zipf with the exponent 0.99, by the inverse of the sums; the ranks are spread over the keys.
+        weights = np.cumsum(np.arange(1, keys + 1, dtype=np.float64) ** -0.99)
+        ranks = np.searchsorted(weights, random.random(rows) * weights[-1])
+        return np.random.default_rng(1).permutation(keys)[ranks]
+    if distribution == "window":
+        width = keys // 10
+        return (int(part * keys) + random.integers(0, width, rows)) % keys
+    # Nine of ten rows have a key of one key group.
+    groups = key_groups([pa.array([f"customer-{number:08}" for number in range(keys)])], GROUPS)
+    hot = np.flatnonzero(groups == 5)
+    return np.where(random.random(rows) < 0.9, random.choice(hot, rows), random.integers(0, keys, rows))
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(backend: str, kind: str, distribution: str, keys: int, rows: int, state_bytes: int) -> dict[str, Any]:
+    """Fill the state and run epochs; `state_bytes` is the memory for state, 0 for no limit."""
+    function, schema = FUNCTIONS[kind]
+    names = pa.array([f"customer-{number:08}" for number in range(keys)])
+    groups = key_groups([names], GROUPS)
+    options: dict[str, object] = {}
+    before = resident_bytes()
+    if state_bytes and backend == "rocksdb":
+        options["rocksdb.memory-budget"] = max(state_bytes, 16 << 20)
+    if backend == "spillable":
+        budget = before + state_bytes if state_bytes else 64 << 30
+        if False: options["spillable.memory-budget"] = budget
+        options["spillable.disk-memory"] = max(state_bytes // 8, 8 << 20)
+
+    with tempfile.TemporaryDirectory() as folder:
+        keyed = open_backend(
+            backend, key_serializer_for([pa.string()]), track_changes=True, local_base=Path(folder), **options
+        )
+        pauses: list[float] = []
+        balance = keyed.balance_memory
+
+        def timed_balance() -> None:
+            began = time.perf_counter()
+            balance()
+            pauses.append(time.perf_counter() - began)
+
+        keyed.balance_memory = timed_balance  # type: ignore[method-assign]
+        epoch = 0
+
+        def run(chosen: Any) -> tuple[float, float]:
+            nonlocal epoch
+            epoch += 1
+            table = pa.table(
+                {
+                    "k": names.take(pa.array(chosen)),
+                    "c": pa.array(chosen % 100 + epoch),
+                    GROUP_COLUMN: pa.array(groups[chosen]),
+                }
+            )
+            batches = [batch.take(pa.array(np.arange(len(batch)))) for batch in table.to_batches(BATCH)]
+            wall, processor = time.perf_counter(), time.process_time()
+            keyed.begin_epoch(epoch)
+            keyed.forget_changes(epoch - 1)
+            operator = keyed_operator(
+                function(),
+                keyed,
+                OperatorSpec(
+                    key_columns=["k"],
+                    key_group_column=GROUP_COLUMN,
+                    output=OutputSchema(schema),
+                    epoch=epoch,
+                ),
+            )
+            operator.open()
+            for _ in operator.process(iter(batches)):
+                pass
+            operator.close()
+            keyed.end_epoch()
+            return time.process_time() - processor, time.perf_counter() - wall
+
+        for start in range(0, keys, 50_000):
+            run(np.arange(start, min(start + 50_000, keys)))
+        filled = resident_bytes() - before
+        for number in range(2):
+            run(chosen_keys(distribution, keys, rows, 0.0, number))
+        pauses.clear()
+        measured = [
+            run(chosen_keys(distribution, keys, rows, number / 50, number)) for number in range(2, 2 + EPOCHS)
+        ]
+        result = {
+            "processor": rows / statistics.median(each for each, _ in measured),
+            "wall": rows / statistics.median(each for _, each in measured),
+            "pause_ms": max(pauses, default=0.0) * 1000,
+            "state_bytes": filled,
+            "resident": resident_bytes() - before,
+            "metrics": dict(keyed.metrics()),
+            "entries": keyed.num_entries(),
+        }
+        keyed.close()
+    assert ALL.start == 0
+    return result
+
+
+def in_process(*arguments: object) -> dict[str, Any]:
+    """Run one measurement in a process of its own."""
+    ran = subprocess.run(
+        [sys.executable, __file__, "--measure", *map(str, arguments)],
+        check=True,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    )
+    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
+    return found
+
+
+def compare(first: str, second: str, rounds: int, run: Callable[[str], dict[str, Any]]) -> str:
+    """Return a line about two backends that took turns."""
+    found = [(run(first), run(second)) for _ in range(rounds)]
+    ratio, wall = (
+        statistics.median(one[unit] / other[unit] for one, other in found) for unit in ("processor", "wall")
+    )
+    rates = [
+        f"{name} {statistics.median(pair[i]['processor'] for pair in found):9,.0f}"
+        f" ({statistics.median(pair[i]['wall'] for pair in found):9,.0f})"
+        for i, name in enumerate((first, second))
+    ]
+    pause = max(one["pause_ms"] for one, _ in found)
+    memory = statistics.median(one["resident"] for one, _ in found) / 2**20
+    return f"{rates[0]}  {rates[1]}  ratio {ratio:5.2f} ({wall:5.2f})  pause {pause:4.0f} ms  {memory:5.0f} MiB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--times", type=float, default=5.0)
+    parser.add_argument("--only", nargs="*", default=["memory", "value", "list", "map", "aggregate"])
+    parser.add_argument("--distributions", nargs="*", default=["zipf", "window", "uniform", "group"])
+    parser.add_argument("--measure", nargs=6, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.measure:
+        backend, kind, distribution, *numbers = args.measure
+        sys.stdout.write(json.dumps(measure(backend, kind, distribution, *map(int, numbers))) + "\n")
+        return
+
+    def show(line: str) -> None:
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
+
+    if "memory" in args.only:
+        for kind in FUNCTIONS:
+            show(
+                f"in memory, {kind:9} uniform  "
+                + compare(
+                    "spillable",
+                    "heap-cow",
+                    args.rounds,
+                    lambda backend, kind=kind: in_process(  # type: ignore[misc]
+                        backend, kind, "uniform", args.keys // 4, args.rows, 0
+                    ),
+                )
+            )
+    for kind in FUNCTIONS:
+        if kind not in args.only:
+            continue
+        keys = args.keys if kind in ("value", "aggregate") else args.keys // 4
+        whole = in_process("heap-cow", kind, "uniform", keys, args.rows, 0)["resident"]
+        for distribution in args.distributions:
+            show(
+                f"{args.times:.1f} times, {kind:9} {distribution:8} "
+                + compare(
+                    "spillable",
+                    "rocksdb",
+                    args.rounds,
+                    lambda backend, kind=kind, keys=keys, distribution=distribution, whole=whole: in_process(  # type: ignore[misc]
+                        backend, kind, distribution, keys, args.rows, int(whole / args.times)
+                    ),
+                )
+            )
+
+
+if __name__ == "__main__":
+    main()

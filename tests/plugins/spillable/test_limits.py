@@ -1,0 +1,57 @@
+"""State several times the memory, in processes that may not have more."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+BUDGET = 64 * MIB
+ENTRIES, VALUE_BYTES = 400_000, 800
+
+
+def run(
+    backend: str, folder: Path, *, per_epoch: int, limit: int = 2 * BUDGET
+) -> tuple[subprocess.Popen[str], int, float]:
+    """Run the job to its end; return it, the largest resident set that was seen, and that part of its budget."""
+    folder.mkdir(exist_ok=True)
+    numbers = (ENTRIES, VALUE_BYTES, BUDGET, limit, per_epoch)
+    job = subprocess.Popen(
+        [sys.executable, Path(__file__).with_name("growing_job.py"), backend, folder, *map(str, numbers)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert job.stdout is not None
+    most = json.loads(job.stdout.readline())["most"]
+    status, seen = Path(f"/proc/{job.pid}/statm"), 0
+    while job.poll() is None:
+        try:
+            seen = max(seen, int(status.read_text().split()[1]) * 4096)
+            job.wait(0.01)
+        except (subprocess.TimeoutExpired, ProcessLookupError, FileNotFoundError):
+            continue
+    return job, seen, seen / most
+
+
+def test_a_state_of_five_times_the_budget_is_whole_where_heap_cow_runs_out_of_memory(tmp_path: Path) -> None:
+    """SP-10: every entry is read again, and the process never exceeds its budget by more than 15 %."""
+    job, _, part = run("spillable", tmp_path / "spillable", per_epoch=20_000)
+    assert job.returncode == 0, job.stderr.read() if job.stderr else ""
+    assert part <= 1.15
+    job, _, _ = run("heap-cow", tmp_path / "heap", per_epoch=20_000)
+    assert job.returncode != 0
+    assert job.stderr is not None and "MemoryError" in job.stderr.read()
+
+
+def test_one_epoch_may_bring_three_times_the_budget(tmp_path: Path) -> None:
+    """SP-10: entries move within the epoch that has written them."""
+    job, _, part = run("spillable", tmp_path / "spillable", per_epoch=ENTRIES)
+    assert job.returncode == 0, job.stderr.read() if job.stderr else ""
+    assert part <= 1.15
