@@ -16,7 +16,7 @@ COMPILED := .venv/.compiled
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
 .PHONY: help setup java demo test test-fast test-quick test-model test-protocol soak faults chaos bench bench-state bench-segment bench-types bench-checkpoint \
-        bench-rocksdb bench-timers bench-keygroups bench-memory bench-window bench-join bench-transport bench-sort contract lint format \
+        bench-rocksdb bench-spillable bench-timers bench-keygroups bench-memory bench-window bench-join bench-transport bench-sort contract lint format \
         types docs site site-serve coverage tox matrix clean
 
 help: ## what can be done
@@ -96,10 +96,11 @@ bench-timers: $(COMPILED) ## timers one by one and at once, and firing them
 bench-keygroups: $(COMPILED) ## a few timers in very many key groups against a few
 bench-memory: $(COMPILED) ## segments, pages and the views over them
 bench-sort: $(COMPILED) ## the sorters against sorted() and pyarrow
+bench-spillable: $(COMPILED) ## the spillable backend against heap-cow in memory, and rocksdb beyond it
 bench-transport: $(COMPILED) ## the frames of hosts against Arrow Flight
 bench-rocksdb: $(COMPILED) ## the RocksDB backend against rocksdict with the same bytes
 bench-checkpoint: $(COMPILED) ## deltas against full snapshots, rows meanwhile, restores of chains and ranges
-bench-state bench-segment bench-types bench-checkpoint bench-timers bench-keygroups bench-memory bench-rocksdb bench-transport bench-sort: bench-%:
+bench-state bench-segment bench-types bench-checkpoint bench-timers bench-keygroups bench-memory bench-rocksdb bench-spillable bench-transport bench-sort: bench-%:
 	$(BIN)/python tests/bench/bench_$*.py $(ARGS)
 
 bench-window: $(COMPILED) ## windows by columns and row by row, and Spark's own

@@ -1,14 +1,14 @@
-"""The spillable backend against heap-cow, with all state in memory, and against rocksdb, with five times as much.
+"""The spillable backend against heap-cow, with all state in memory, and against rocksdb, with less memory.
 
     python tests/bench/bench_spillable.py [--keys N] [--rows N] [--rounds N] [--times F ...] [--only PART ...]
 
 Each measurement is a process of its own, which fills the state of one operator, runs warm-up epochs and then
 measures epochs of rows: one call of the function per record, or ``.aggregate`` by columns.  Processes of the
 backends take turns.  Rows per second are of processor time and, in brackets, of wall time; a ratio is the
-median of the ratios of the rounds.  The memory for state is the same for both: what heap-cow occupies, divided by
-`--times`.  spillable has that beside what the process occupies without state, rocksdb as its memory budget.
+median of the ratios of the rounds.  The memory for state is the same for both: what heap-cow occupies, divided
+by `--times`.  spillable has that beside what the process occupies without state, rocksdb as its memory budget.
 
-The longest pause is that of one call of `KeyedStateBackend.balance_memory`, which all rows of a chunk wait for.
+The longest pause is one call of `KeyedStateBackend.balance_memory`, which all rows of a chunk wait for.
 """
 
 from __future__ import annotations
@@ -117,7 +117,9 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def measure(backend: str, kind: str, distribution: str, keys: int, rows: int, state_bytes: int) -> dict[str, Any]:
+def measure(
+    backend: str, kind: str, distribution: str, keys: int, rows: int, state_bytes: int
+) -> dict[str, Any]:
     """Fill the state and run epochs; `state_bytes` is the memory for state, 0 for no limit."""
     function, schema = FUNCTIONS[kind]
     names = pa.array([f"customer-{number:08}" for number in range(keys)])
@@ -128,7 +130,7 @@ def measure(backend: str, kind: str, distribution: str, keys: int, rows: int, st
         options["rocksdb.memory-budget"] = max(state_bytes, 16 << 20)
     if backend == "spillable":
         budget = before + state_bytes if state_bytes else 64 << 30
-        if False: options["spillable.memory-budget"] = budget
+        options["spillable.memory-budget"] = budget
         options["spillable.disk-memory"] = max(state_bytes // 8, 8 << 20)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -225,11 +227,14 @@ def compare(first: str, second: str, rounds: int, run: Callable[[str], dict[str,
     ]
     pause = max(one["pause_ms"] for one, _ in found)
     memory = statistics.median(one["resident"] for one, _ in found) / 2**20
-    return f"{rates[0]}  {rates[1]}  ratio {ratio:5.2f} ({wall:5.2f})  pause {pause:4.0f} ms  {memory:5.0f} MiB"
+    ratios = f"ratio {ratio:5.2f} ({wall:5.2f})"
+    return f"{rates[0]}  {rates[1]}  {ratios}  pause {pause:4.0f} ms  {memory:5.0f} MiB"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)

@@ -9,7 +9,6 @@ JSON when it begins, and another one when every entry was read again and was rig
 from __future__ import annotations
 
 import json
-import os
 import resource
 import sys
 from pathlib import Path
@@ -38,6 +37,11 @@ def value_of(number: int, size: int) -> str:
     return f"{number:0{size}}"
 
 
+def tell(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document) + "\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     backend, folder = sys.argv[1:3]
     entries, size, budget, limit, per_epoch = map(int, sys.argv[3:])
@@ -58,7 +62,7 @@ def main() -> None:
     )
     accessor = keyed.get_state(state)
     resource.setrlimit(resource.RLIMIT_DATA, (occupied("VmData") + limit, resource.RLIM_INFINITY))
-    print(json.dumps({"pid": os.getpid(), "most": before + budget}), flush=True)
+    tell({"most": before + budget})
     epoch = 0
     for number in range(entries):
         if number % per_epoch == 0:
@@ -79,7 +83,7 @@ def main() -> None:
         assert accessor.value() == value_of(number, size), number
         if number % CHUNK == CHUNK - 1:
             keyed.balance_memory()
-    print(json.dumps({"metrics": dict(keyed.metrics())}), flush=True)
+    tell({"metrics": dict(keyed.metrics())})
     keyed.close()
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from keyedstate_spillable.container import SystemMemory
+from keyedstate_spillable.container import SystemMemory, return_freed_memory
 from keyedstate_spillable.errors import SmallMemoryBudgetError
 from keyedstate_spillable.options import MIB
 from keyedstate_spillable.policy import EMERGENCY_MARK, MemorySample
@@ -22,6 +22,9 @@ _GROWTH_SAMPLES = 10
 _LONGEST_MS = 60_000
 #: Memory that entries need at the least beside what the process occupies without them.
 _LEAST_FOR_STATE = 16 * MIB
+#: Part of the budget that must have been spilled before freed memory is returned to the system: that takes
+#: milliseconds.
+_WORTH_RETURNING = 0.02
 
 
 def monotonic_ms() -> int:
@@ -53,6 +56,7 @@ class MemoryMonitor:
         self._collecting_ms = 0.0
         self._collection_began: float | None = None
         self._closed = threading.Event()
+        self._lock = threading.Lock()
         self._interval_ms = _LONGEST_MS
         self._thread: threading.Thread | None = None
         gc.callbacks.append(self._on_collection)
@@ -60,7 +64,11 @@ class MemoryMonitor:
         self.sample()
 
     def sample(self) -> MemorySample:
-        """Measure now."""
+        """Measure now; any thread may call it."""
+        with self._lock:
+            return self._sample()
+
+    def _sample(self) -> MemorySample:
         now = self._clock()
         process, container = self._system.process_bytes(), self._system.container()
         growth = 0.0
@@ -143,6 +151,8 @@ class ProcessMemory:
         #: The estimated bytes of the entries in memory, by instance.
         self._entries: dict[object, int] = {}
         self._most = 0
+        #: What was spilled since freed memory was returned to the system.
+        self._freed = 0
         #: The largest resident set that was near the budget.
         self._record = 0
         self._other: int | None = monitor.latest.process_bytes
@@ -169,7 +179,21 @@ class ProcessMemory:
     def adjust(self, instance: object, entry_bytes: int) -> None:
         """Note what an instance has left in memory, so that others see it before the next sample."""
         with self._lock:
+            self._freed += max(self._entries.get(instance, 0) - entry_bytes, 0)
             self._entries[instance] = entry_bytes
+
+    def return_freed(self) -> MemorySample | None:
+        """Return freed memory to the system and measure again; None where little was freed since then.
+
+        Python returns what large objects occupied to the C library, which keeps it.
+        """
+        with self._lock:
+            if self._freed < _WORTH_RETURNING * self.budget:
+                return None
+            self._freed = 0
+            self._most = sum(self._entries.values())
+        return_freed_memory()
+        return self.monitor.sample()
 
     def forget(self, instance: object) -> None:
         """Forget a closed instance."""

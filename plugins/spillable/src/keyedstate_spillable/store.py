@@ -12,6 +12,7 @@ from keyedstate_spillable.options import DISK_MEMORY
 
 #: Look-ups of keys that do not exist are the rule while a key group is spilled.
 _BLOOM_BITS = 10
+_LEAST_BUFFER = 1 << 20
 _NUMBERS = "numbers of spaces"
 
 
@@ -20,9 +21,13 @@ def open_store(context: BackendContext) -> RocksStore:
 
     Its tables keep entries as objects, so RocksDB caches none.
     """
+    memory: int = context.options[DISK_MEMORY.name]
     options = {
         **default_options(),
-        "rocksdb.memory-budget": context.options[DISK_MEMORY.name],
+        "rocksdb.memory-budget": memory,
+        # A sixth of the memory is for all write buffers; one that is larger would be flushed constantly.
+        "rocksdb.write-buffer-size": max(memory // 16, _LEAST_BUFFER),
+        "rocksdb.target-file-size": max(memory // 4, _LEAST_BUFFER),
         "rocksdb.memory-object-ratio": 0.0,
         "rocksdb.bloom-filter-bits": _BLOOM_BITS,
     }
