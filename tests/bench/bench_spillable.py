@@ -5,8 +5,10 @@
 Each measurement is a process of its own, which fills the state of one operator, runs warm-up epochs and then
 measures epochs of rows: one call of the function per record, or ``.aggregate`` by columns.  Processes of the
 backends take turns.  Rows per second are of processor time and, in brackets, of wall time; a ratio is the
-median of the ratios of the rounds.  The memory for state is the same for both: what heap-cow occupies, divided
-by `--times`.  spillable has that beside what the process occupies without state, rocksdb as its memory budget.
+median of the ratios of the rounds.
+
+Beyond memory, both backends occupy the same: rocksdb has what heap-cow occupies, divided by `--times`, as its
+memory budget, and spillable may occupy what the process of rocksdb did in the end.
 
 The longest pause is one call of `KeyedStateBackend.balance_memory`, which all rows of a chunk wait for.
 """
@@ -214,9 +216,12 @@ def in_process(*arguments: object) -> dict[str, Any]:
     return found
 
 
-def compare(first: str, second: str, rounds: int, run: Callable[[str], dict[str, Any]]) -> str:
-    """Return a line about two backends that took turns."""
-    found = [(run(first), run(second)) for _ in range(rounds)]
+def compare(first: str, second: str, rounds: int, run: Callable[[str, int], dict[str, Any]]) -> str:
+    """Return a line about two backends that took turns; the first one gets the memory of the second."""
+    found = []
+    for _ in range(rounds):
+        other = run(second, 0)
+        found.append((run(first, other["resident"]), other))
     ratio, wall = (
         statistics.median(one[unit] / other[unit] for one, other in found) for unit in ("processor", "wall")
     )
@@ -260,7 +265,7 @@ def main() -> None:
                     "spillable",
                     "heap-cow",
                     args.rounds,
-                    lambda backend, kind=kind: in_process(  # type: ignore[misc]
+                    lambda backend, _, kind=kind: in_process(  # type: ignore[misc]
                         backend, kind, "uniform", args.keys // 4, args.rows, 0
                     ),
                 )
@@ -277,8 +282,10 @@ def main() -> None:
                     "spillable",
                     "rocksdb",
                     args.rounds,
-                    lambda backend, kind=kind, keys=keys, distribution=distribution, whole=whole: in_process(  # type: ignore[misc]
-                        backend, kind, distribution, keys, args.rows, int(whole / args.times)
+                    lambda backend, size, kind=kind, keys=keys, distribution=distribution, whole=whole: (  # type: ignore[misc]
+                        in_process(
+                            backend, kind, distribution, keys, args.rows, size or int(whole / args.times)
+                        )
                     ),
                 )
             )

@@ -20,7 +20,7 @@ ENTRIES, VALUE_BYTES = 250_000, 850
 def run(
     backend: str, folder: Path, *, per_epoch: int, limit: int = 2 * BUDGET
 ) -> tuple[subprocess.Popen[str], int, float]:
-    """Run the job to its end; return it, the largest resident set seen, and which part of the budget it is."""
+    """Run the job; return it, the largest resident set seen, and that as a part of the budget."""
     folder.mkdir(exist_ok=True)
     numbers = (ENTRIES, VALUE_BYTES, BUDGET, limit, per_epoch)
     job = subprocess.Popen(

@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
+
 from keyedstate_spillable.container import SystemMemory, return_freed_memory
 from keyedstate_spillable.errors import SmallMemoryBudgetError
 from keyedstate_spillable.options import MIB
-from keyedstate_spillable.policy import EMERGENCY_MARK, MemorySample
+from keyedstate_spillable.policy import MemorySample
 
 _log = logging.getLogger(__name__)
 
@@ -141,7 +143,8 @@ class ProcessMemory:
     What a process frees stays in its resident set, in part or whole, until it is used again.  So the used
     memory is the larger of two bounds: the least that the process was seen to occupy apart from entries, plus
     the entries; and the resident set less what entries have freed since they occupied most.  Where the
-    resident set reaches a new maximum near the budget, nothing usable was left of that.
+    resident set reaches a new maximum above the budget, something has grown that cannot use the freed memory:
+    from then on only half of that counts.
     """
 
     def __init__(self, monitor: MemoryMonitor, budget: int) -> None:
@@ -153,7 +156,7 @@ class ProcessMemory:
         self._most = 0
         #: What was spilled since freed memory was returned to the system.
         self._freed = 0
-        #: The largest resident set that was near the budget.
+        #: The largest resident set that was above the budget.
         self._record = 0
         self._other: int | None = monitor.latest.process_bytes
         occupied = self._other or 0
@@ -169,8 +172,8 @@ class ProcessMemory:
             process = sample.process_bytes
             if process is None:
                 return entries, entries
-            if process > max(EMERGENCY_MARK * self.budget, self._record + self.budget / 100):
-                self._record, self._most = process, entries
+            if process > max(self.budget, self._record + self.budget / 100):
+                self._record, self._most = process, (self._most + entries) // 2
             other = max(process - entries, 0)
             self._other = other if self._other is None else min(self._other, other)
             used = max(entries + self._other, process - (self._most - entries))
@@ -185,15 +188,22 @@ class ProcessMemory:
     def return_freed(self) -> MemorySample | None:
         """Return freed memory to the system and measure again; None where little was freed since then.
 
-        Python returns what large objects occupied to the C library, which keeps it.
+        Arrow keeps memory for its next buffers, and the C library what large objects have occupied.
         """
         with self._lock:
             if self._freed < _WORTH_RETURNING * self.budget:
                 return None
             self._freed = 0
-            self._most = sum(self._entries.values())
+        pa.default_memory_pool().release_unused()
+        before = self.monitor.sample().process_bytes
         return_freed_memory()
-        return self.monitor.sample()
+        sample = self.monitor.sample()
+        if before is not None and sample.process_bytes is not None:
+            with self._lock:
+                # What was not returned can be used again: Python keeps the memory of small objects.
+                returned = max(before - sample.process_bytes, 0)
+                self._most = max(self._most - returned, sum(self._entries.values()))
+        return sample
 
     def forget(self, instance: object) -> None:
         """Forget a closed instance."""

@@ -16,8 +16,8 @@ from typing import Any, Final
 #: Bytes of an entry of the compiled map, and of the plain one with its hash and stamps.
 _ENTRY_BYTES: Final = 64
 _PLAIN_ENTRY_BYTES: Final = 144
-#: Bytes of a bucket, with its part of the page.
-_BUCKET_BYTES: Final = 8.5
+#: Bytes of a bucket and its part of the page, at an average load.  A map keeps its buckets when entries leave.
+_BUCKET_BYTES: Final = 15
 #: The change log has two references to an entry that an epoch has changed.
 _LOG_BYTES: Final = 18
 #: Elements of a collection that are measured; the others are taken to be like them.
@@ -61,9 +61,8 @@ class EntrySizes:
         for state_map in maps:
             count = -(-wanted * len(state_map) // entries)
             self._samples.extend(map(_of_entry, islice(iter(state_map), count)))
-        buckets: int = sum(state_map.capacity for state_map in maps)
         own = _ENTRY_BYTES if compiled else _PLAIN_ENTRY_BYTES
-        return sum(self._samples) / len(self._samples) + own + _LOG_BYTES + buckets * _BUCKET_BYTES / entries
+        return sum(self._samples) / len(self._samples) + own + _LOG_BYTES + _BUCKET_BYTES
 
 
 def _of_entry(entry: tuple[Any, Any, Any]) -> float:
