@@ -16,7 +16,7 @@ from typing import Any, Final
 #: Bytes of an entry of the compiled map, and of the plain one with its hash and stamps.
 _ENTRY_BYTES: Final = 64
 _PLAIN_ENTRY_BYTES: Final = 144
-#: Bytes of a bucket and its part of the page, at an average load.  A map keeps its buckets when entries leave.
+#: Bytes of a bucket at an average load.  A map keeps its buckets when entries leave.
 _BUCKET_BYTES: Final = 15
 #: The change log has two references to an entry that an epoch has changed.
 _LOG_BYTES: Final = 18
