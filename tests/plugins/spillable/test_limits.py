@@ -42,7 +42,7 @@ def run(
 
 
 def test_a_state_of_five_times_the_budget_is_whole_where_heap_cow_runs_out_of_memory(tmp_path: Path) -> None:
-    """SP-10: every entry is read again, and the process never exceeds its budget by more than 15 %."""
+    """Every entry is read again, and the process never exceeds its budget by more than 15 %."""
     job, _, part = run("spillable", tmp_path / "spillable", per_epoch=20_000)
     assert job.returncode == 0, job.stderr.read() if job.stderr else ""
     assert part <= 1.15
@@ -52,7 +52,7 @@ def test_a_state_of_five_times_the_budget_is_whole_where_heap_cow_runs_out_of_me
 
 
 def test_one_epoch_may_bring_three_times_the_budget(tmp_path: Path) -> None:
-    """SP-10: entries move within the epoch that has written them."""
+    """Entries move within the epoch that has written them."""
     job, _, part = run("spillable", tmp_path / "spillable", per_epoch=ENTRIES)
     assert job.returncode == 0, job.stderr.read() if job.stderr else ""
     assert part <= 1.15
