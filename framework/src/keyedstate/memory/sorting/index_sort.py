@@ -37,6 +37,8 @@ def sorted_places(keys: NormalizedKeys, whole_keys: WholeKeys) -> Places:
     """
     words = keys.words()
     places = _ranks(words[0])
+    if len(words) == 1 and keys.prefix_only is None:
+        return places
     ties = _Ties(words[0][places])
     for word in words[1:]:
         ties.sort(places, word)
