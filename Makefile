@@ -46,7 +46,7 @@ setup: java $(COMPILED) ## make .venv with everything installed
 java:
 	@scripts/find-java.sh >/dev/null
 
-demo: setup ## flights through keyed state on Spark, killed half way (BACKEND=heap-cow, nested-map or rocksdb)
+demo: setup ## flights through keyed state on Spark, killed half way (BACKEND=heap-cow, nested-map, rocksdb or spillable)
 	$(WITH_JAVA) $(BIN)/keyedstate demo --backend $(BACKEND)
 
 test: setup lint types docs test-fast ## all checks and all tests

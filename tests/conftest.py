@@ -24,9 +24,14 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("keyedstate")
 
 #: The backends of this repository, each with the folder name of the tests that concern it alone.
-BACKENDS = {"heap-cow": "heap_cow", "nested-map": "nested_map", "rocksdb": "rocksdb"}
-#: Those that tests of all backends leave out unless they are chosen: one test environment has them alone.
-ONLY_CHOSEN = {"rocksdb"}
+BACKENDS = {
+    "heap-cow": "heap_cow",
+    "nested-map": "nested_map",
+    "rocksdb": "rocksdb",
+    "spillable": "spillable",
+}
+#: Those that tests of all backends leave out unless they are chosen: each has a test environment.
+ONLY_CHOSEN = {"rocksdb", "spillable"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

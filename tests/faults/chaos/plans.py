@@ -8,7 +8,7 @@ from typing import Any
 from faults.flight_log import WINDOWED
 from faults.plans import CLUSTER, INSIDE, LOCAL, NO_OUTPUT, TWO_HOSTS, Plan
 
-BACKENDS = ("heap-cow", "nested-map", "rocksdb")
+BACKENDS = ("heap-cow", "nested-map", "rocksdb", "restless")
 SINKS = ("file sink", "file sink", "foreachBatch", "evaluated twice", INSIDE, INSIDE, NO_OUTPUT)
 LATE_DRIVER = "late second driver"
 SECOND_DRIVER = "second driver"
@@ -53,6 +53,7 @@ def plan_of(seed: int, number: int) -> Plan:
             f"{_OPTION}checkpoint.max-deltas": str(random_.choice((0, 1, 10))),
             f"{_OPTION}host": random_.choice(("embedded", "resident")),
             f"{_OPTION}rocksdb.incremental": random_.choice(("true", "false")),
+            f"{_OPTION}plugins.modules": "support.restless",
         },
         backends=BACKENDS,
         epochs=epochs,

@@ -28,13 +28,16 @@ VARIANTS: dict[str, dict[str, object]] = {
     "heap-cow": {"backend": "heap-cow"},
     "heap-cow-pure": {"backend": "heap-cow", "heap-cow.compiled": "never"},
     "nested-map": {"backend": "nested-map"},
+    "spillable": {"backend": "spillable"},
 }
 
 
 def selected_variants() -> list[str]:
-    """Return the variants of the backend in KEYEDSTATE_TEST_BACKEND, or all."""
+    """Return the variants of the backend in KEYEDSTATE_TEST_BACKEND, or those in memory."""
     only = os.environ.get("KEYEDSTATE_TEST_BACKEND")
-    return [name for name, options in VARIANTS.items() if only in (None, "", options["backend"])]
+    if not only:
+        return [name for name in VARIANTS if name != "spillable"]
+    return [name for name, options in VARIANTS.items() if options["backend"] == only]
 
 
 class Instances:

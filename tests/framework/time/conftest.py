@@ -32,7 +32,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that opens backends with each of the queues, or with those of the chosen backend."""
     if "timer_queue" in metafunc.fixturenames:
         chosen = os.environ.get("KEYEDSTATE_TEST_BACKEND")
-        queues = [(name, queue) for name, queue in [*QUEUES, ("rocksdb", "heap")] if name == chosen]
+        others = [("rocksdb", "heap"), ("spillable", "ordered"), ("spillable", "heap")]
+        queues = [(name, queue) for name, queue in [*QUEUES, *others] if name == chosen]
         metafunc.parametrize("timer_queue", queues if chosen else QUEUES, ids="-".join)
 
 

@@ -165,9 +165,6 @@ class TieredSpillManager(SpillManager):
         own, on_disk = int(self._own_bytes), sum(one.on_disk for one in maps)
         entries, used = self._memory.note(self._owner, own, sample)
         signals = Signals(sample, self._memory.budget, used, own, entries, on_disk)
-        if signals.excess > 0 and (returned := self._memory.return_freed()) is not None:
-            entries, used = self._memory.note(self._owner, own, returned)
-            signals = Signals(returned, self._memory.budget, used, own, entries, on_disk)
         emergency = signals.excess > 0 and self._policy.sees_emergencies
         if not emergency and (self._moves or not self._is_due()):
             return

@@ -10,12 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import pyarrow as pa
-
-from keyedstate_spillable.container import SystemMemory, return_freed_memory
+from keyedstate_spillable.container import SystemMemory
 from keyedstate_spillable.errors import SmallMemoryBudgetError
 from keyedstate_spillable.options import MIB
-from keyedstate_spillable.policy import MemorySample
+from keyedstate_spillable.policy import EMERGENCY_MARK, MemorySample
 
 _log = logging.getLogger(__name__)
 
@@ -24,9 +22,6 @@ _GROWTH_SAMPLES = 10
 _LONGEST_MS = 60_000
 #: Memory that entries need at the least beside what the process occupies without them.
 _LEAST_FOR_STATE = 16 * MIB
-#: Part of the budget that must have been spilled before freed memory is returned to the system: that takes
-#: milliseconds.
-_WORTH_RETURNING = 0.02
 
 
 def monotonic_ms() -> int:
@@ -58,7 +53,6 @@ class MemoryMonitor:
         self._collecting_ms = 0.0
         self._collection_began: float | None = None
         self._closed = threading.Event()
-        self._lock = threading.Lock()
         self._interval_ms = _LONGEST_MS
         self._thread: threading.Thread | None = None
         gc.callbacks.append(self._on_collection)
@@ -66,11 +60,7 @@ class MemoryMonitor:
         self.sample()
 
     def sample(self) -> MemorySample:
-        """Measure now; any thread may call it."""
-        with self._lock:
-            return self._sample()
-
-    def _sample(self) -> MemorySample:
+        """Measure now."""
         now = self._clock()
         process, container = self._system.process_bytes(), self._system.container()
         growth = 0.0
@@ -143,8 +133,7 @@ class ProcessMemory:
     What a process frees stays in its resident set, in part or whole, until it is used again.  So the used
     memory is the larger of two bounds: the least that the process was seen to occupy apart from entries, plus
     the entries; and the resident set less what entries have freed since they occupied most.  Where the
-    resident set reaches a new maximum above the budget, something has grown that cannot use the freed memory:
-    from then on only half of that counts.
+    resident set reaches a new maximum near the budget, nothing usable was left of that.
     """
 
     def __init__(self, monitor: MemoryMonitor, budget: int) -> None:
@@ -154,9 +143,7 @@ class ProcessMemory:
         #: The estimated bytes of the entries in memory, by instance.
         self._entries: dict[object, int] = {}
         self._most = 0
-        #: What was spilled since freed memory was returned to the system.
-        self._freed = 0
-        #: The largest resident set that was above the budget.
+        #: The largest resident set that was near the budget.
         self._record = 0
         self._other: int | None = monitor.latest.process_bytes
         occupied = self._other or 0
@@ -172,8 +159,8 @@ class ProcessMemory:
             process = sample.process_bytes
             if process is None:
                 return entries, entries
-            if process > max(self.budget, self._record + self.budget / 100):
-                self._record, self._most = process, (self._most + entries) // 2
+            if process > max(EMERGENCY_MARK * self.budget, self._record + self.budget / 100):
+                self._record, self._most = process, entries
             other = max(process - entries, 0)
             self._other = other if self._other is None else min(self._other, other)
             used = max(entries + self._other, process - (self._most - entries))
@@ -182,28 +169,7 @@ class ProcessMemory:
     def adjust(self, instance: object, entry_bytes: int) -> None:
         """Note what an instance has left in memory, so that others see it before the next sample."""
         with self._lock:
-            self._freed += max(self._entries.get(instance, 0) - entry_bytes, 0)
             self._entries[instance] = entry_bytes
-
-    def return_freed(self) -> MemorySample | None:
-        """Return freed memory to the system and measure again; None where little was freed since then.
-
-        Arrow keeps memory for its next buffers, and the C library what large objects have occupied.
-        """
-        with self._lock:
-            if self._freed < _WORTH_RETURNING * self.budget:
-                return None
-            self._freed = 0
-        pa.default_memory_pool().release_unused()
-        before = self.monitor.sample().process_bytes
-        return_freed_memory()
-        sample = self.monitor.sample()
-        if before is not None and sample.process_bytes is not None:
-            with self._lock:
-                # What was not returned can be used again: Python keeps the memory of small objects.
-                returned = max(before - sample.process_bytes, 0)
-                self._most = max(self._most - returned, sum(self._entries.values()))
-        return sample
 
     def forget(self, instance: object) -> None:
         """Forget a closed instance."""

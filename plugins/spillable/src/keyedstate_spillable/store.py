@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 from keyedstate.backend import BackendContext, StateMeta
-from keyedstate.memory import SPILL
+from keyedstate.memory import SPILL, process_memory
 from keyedstate.ordered import RowSpace, store_of
 from keyedstate_rocksdb import RocksStore, default_options
 from keyedstate_spillable.options import DISK_MEMORY
@@ -21,10 +21,11 @@ def open_store(context: BackendContext) -> RocksStore:
 
     Its tables keep entries as objects, so RocksDB caches none.
     """
-    memory: int = context.options[DISK_MEMORY.name]
+    fixed: int | None = context.options[DISK_MEMORY.name]
+    memory = process_memory().share_of(SPILL) if fixed is None else fixed
     options = {
         **default_options(),
-        "rocksdb.memory-budget": memory,
+        "rocksdb.memory-budget": fixed,
         # A sixth of the memory is for all write buffers; one that is larger would be flushed constantly.
         "rocksdb.write-buffer-size": max(memory // 16, _LEAST_BUFFER),
         "rocksdb.target-file-size": max(memory // 4, _LEAST_BUFFER),
