@@ -1,9 +1,47 @@
 """The backend ``heap-cow``: copy-on-write hash maps in memory.
 
-Other backends may extend its table, which is exported here.
+Other backends may extend its tables, which are exported here.  Tables of columns exist only where `COLUMNS`
+is true: their index is compiled or missing.
 """
 
 from keyedstate_heap_cow.snapshot import MapsSnapshot
 from keyedstate_heap_cow.table import CopyOnWriteTable
 
-__all__ = ["CopyOnWriteTable", "MapsSnapshot"]
+try:
+    from keyedstate_heap_cow.keyindex import copy_bytes
+except ImportError:
+    COLUMNS = False
+else:
+    from keyedstate_heap_cow.column_snapshot import (
+        Addresses,
+        ColumnsChanges,
+        ColumnsSnapshot,
+        columns_of,
+        struct_of,
+    )
+    from keyedstate_heap_cow.columntable import CopyOnWriteColumns, fits
+    from keyedstate_heap_cow.entry_columns import BEFORE, GONE, NONE, PRESENT, Slots
+    from keyedstate_heap_cow.keybytes import KeyBytes, Keys
+
+    COLUMNS = True
+
+__all__ = [
+    "BEFORE",
+    "COLUMNS",
+    "GONE",
+    "NONE",
+    "PRESENT",
+    "Addresses",
+    "ColumnsChanges",
+    "ColumnsSnapshot",
+    "CopyOnWriteColumns",
+    "CopyOnWriteTable",
+    "KeyBytes",
+    "Keys",
+    "MapsSnapshot",
+    "Slots",
+    "columns_of",
+    "copy_bytes",
+    "fits",
+    "struct_of",
+]

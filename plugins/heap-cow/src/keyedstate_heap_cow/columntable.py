@@ -1,13 +1,9 @@
-"""The state table of numbers in columns: each field of the values is an array, indexed by entry numbers.
-
-An entry is found by the bytes of its key and gets the next number when it is added.  A removed entry keeps
-its number and is no longer `live`.  When most entries are removed ones, the others are renumbered.
-"""
+"""The state table of numbers in columns."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,13 +23,7 @@ from keyedstate.backend import (
     TableSnapshot,
 )
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.tables import (
-    AddressVisitor,
-    ArrowEntryBatch,
-    check_ascending,
-    column_dtype,
-    is_numeric,
-)
+from keyedstate.tables import AddressVisitor, ArrowEntryBatch, column_dtype, is_numeric
 from keyedstate.types import VOID, AccumulatorsSerializer
 from keyedstate_heap_cow.column_snapshot import (
     Addresses,
@@ -42,22 +32,14 @@ from keyedstate_heap_cow.column_snapshot import (
     columns_of,
     struct_of,
 )
-from keyedstate_heap_cow.keybytes import KeyBytes, Keys, has_bytes
-from keyedstate_heap_cow.keyindex import KeyIndex
+from keyedstate_heap_cow.entry_columns import BEFORE, GONE, NONE, PRESENT, EntryColumns, Slots
+from keyedstate_heap_cow.keybytes import Keys, has_bytes
 
 K = TypeVar("K")
 N = TypeVar("N")
 V = TypeVar("V")
 U = TypeVar("U")
 
-Slots = npt.NDArray[np.int64]
-
-#: The liveness of an entry: removed, with a value, with the value None.
-GONE, PRESENT, NONE = 0, 1, 2
-#: The epoch of entries that are older than the first one.
-_BEFORE = -(2**62)
-#: Removed entries below which nothing is renumbered.
-_FEW = 4096
 #: Entries of a step of an iteration.
 _STEP = 4096
 
@@ -75,8 +57,12 @@ def fits(meta: StateMeta) -> bool:
     )
 
 
-class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTable[N]):
+class CopyOnWriteColumns(
+    EntryColumns[N], StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTable[N], Generic[K, N, V]
+):
     """A table of columns: a snapshot keeps the arrays, and the owner continues with copies of them.
+
+    A backend with two tiers of storage extends it (`EntryColumns.evict`, `EntryColumns.admit`).
 
     Parameters
     ----------
@@ -86,37 +72,9 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
     """
 
     def __init__(self, meta: StateMeta, key_groups: KeyGroupRange) -> None:
+        super().__init__(meta)
         self._meta = meta
         self._key_groups = key_groups
-        self._keys = KeyBytes(meta.key_serializer.arrow_type)
-        self._index = KeyIndex()
-        #: Namespaces by their numbers; only ever appended to, so that a snapshot may read it.
-        self._spaces: list[N] = []
-        self._space_numbers: dict[N, int] = {}
-        capacity = self._index.capacity
-        #: The liveness of each entry: `GONE`, `PRESENT` or `NONE`.
-        self._live = np.zeros(capacity, np.uint8)
-        #: The fields of the values.  These and `_live` never change while a snapshot keeps them.
-        self._fields = [
-            Column(np.zeros(capacity, column_dtype(field.type)), np.zeros(capacity, np.bool_))
-            for field in meta.value_serializer.arrow_type
-        ]
-        #: Tokens of the snapshots that keep these arrays; a snapshot removes its own in any thread.
-        self._readers: set[object] = set()
-        #: The epochs in which an entry was added, and changed last.
-        self._born = np.full(capacity, _BEFORE, np.int64)
-        self._changed = np.full(capacity, _BEFORE, np.int64)
-        self._count = 0
-        self._gone = 0
-        #: Removed entries at which the others are renumbered.
-        self._most_gone = _FEW
-        #: How often the entries were renumbered.
-        self.numbering = 0
-        #: The running epoch; None before the first one, when changes are not tracked.
-        self._epoch: int | None = None
-        #: By epoch the entries that were written, each once, and those that were removed, with their `_born`.
-        self._written: dict[int, list[Slots]] = {}
-        self._removed: dict[int, list[tuple[Slots, Slots]]] = {}
 
     @property
     def meta(self) -> StateMeta:
@@ -147,131 +105,12 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         which: npt.NDArray[np.int32] | None = None,
     ) -> LocatedEntries:
         """Find the entries of rows; a new one gets a number, and nothing else yet."""
-        if self._gone > self._most_gone and 2 * self._gone > self._index.count:
-            self._renumber()
+        self._renumber_unused()
         spaces = np.fromiter(map(self._space, namespaces), np.int32, len(namespaces))
         if which is not None:
             spaces = spaces[which]
         groups = np.ascontiguousarray(key_groups, np.int32)
-        known = self._index.count
-        data, starts, lengths = self._keys.encode(keys)
-        codes, slots, first_rows = self._index.locate(data, starts, lengths, spaces, groups, True)
-        self._grow()
-        self._gone += self._index.count - known
-        return _Located(self, codes, slots, first_rows)
-
-    def _space(self, namespace: N) -> int:
-        number = self._space_numbers.get(namespace)
-        if number is None:
-            number = self._space_numbers[namespace] = len(self._spaces)
-            self._spaces.append(namespace)
-        return number
-
-    def _grow(self) -> None:
-        """Make the arrays as long as the index; new elements say that there is no entry."""
-        more = self._index.capacity - len(self._live)
-        if more <= 0:
-            return
-        self._live = np.concatenate([self._live, np.zeros(more, np.uint8)])
-        self._born = np.concatenate([self._born, np.full(more, _BEFORE, np.int64)])
-        self._changed = np.concatenate([self._changed, np.full(more, _BEFORE, np.int64)])
-        self._fields = [
-            Column(
-                np.concatenate([field.values, np.zeros(more, field.values.dtype)]),
-                np.concatenate([field.there, np.zeros(more, np.bool_)]),
-            )
-            for field in self._fields
-        ]
-        self._readers = set()
-
-    def _own(self) -> None:
-        """Copy the arrays before a change where a snapshot keeps them."""
-        if self._readers:
-            self._live = self._live.copy()
-            self._fields = [Column(field.values.copy(), field.there.copy()) for field in self._fields]
-            self._readers = set()
-
-    def read(self, slots: Slots) -> list[Column]:
-        """Return the fields of entries; those of removed entries are missing."""
-        # Removed entries, and those that are None, have no field.
-        columns = []
-        for field in self._fields:
-            present = field.there[slots]
-            columns.append(Column(field.values[slots], None if present.all() else present))
-        return columns
-
-    def write(self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None) -> None:
-        """Write distinct entries; `nones` says which of them have the value None."""
-        self._own()
-        epoch = self._epoch
-        self._set(slots, columns, nones, _BEFORE if epoch is None else epoch)
-        if epoch is not None:
-            fresh = slots[self._changed[slots] != epoch]
-            if len(fresh):
-                self._changed[fresh] = epoch
-                self._written.setdefault(epoch, []).append(fresh)
-
-    def _set(
-        self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None, epoch: int
-    ) -> None:
-        for field, column in zip(self._fields, columns, strict=True):
-            field.values[slots] = column.values
-            field.there[slots] = True if column.present is None else column.present
-        new = slots[self._live[slots] == GONE]
-        if len(new):
-            self._born[new] = epoch
-            self._count += len(new)
-            self._gone -= len(new)
-        self._live[slots] = PRESENT if nones is None else np.where(nones, NONE, PRESENT)
-
-    def take_out(self, slots: Slots) -> None:
-        """Remove those of distinct entries that exist."""
-        slots = slots[self._live[slots] != GONE]
-        if not len(slots):
-            return
-        self._own()
-        self._live[slots] = GONE
-        for field in self._fields:
-            field.there[slots] = False
-        self._count -= len(slots)
-        self._gone += len(slots)
-        if self._epoch is not None:
-            self._removed.setdefault(self._epoch, []).append((slots, self._born[slots]))
-            # If it is added again within the epoch, it counts as written again.
-            self._changed[slots] = _BEFORE
-
-    def live(self, slots: Slots) -> npt.NDArray[np.uint8]:
-        """Return the liveness of entries: `GONE`, `PRESENT` or `NONE`."""
-        return self._live[slots]
-
-    def _renumber(self) -> None:
-        """Drop removed entries, except those that belong to tracked changes, and renumber the others."""
-        index = self._index
-        kept_flags = self._live[: index.count] != GONE
-        for removals in self._removed.values():
-            for slots, _ in removals:
-                kept_flags[slots] = True
-        kept = np.flatnonzero(kept_flags)
-        numbers = np.cumsum(kept_flags) - 1
-        spaces, space_of = np.unique(index.entries["space"][kept], return_inverse=True)
-        self._spaces = [self._spaces[space] for space in spaces.tolist()]
-        self._space_numbers = {space: number for number, space in enumerate(self._spaces)}
-        self._index = index.keep(kept, space_of.reshape(-1).astype(np.int32))
-        self._written = {
-            epoch: [numbers[slots[kept_flags[slots]]] for slots in written]
-            for epoch, written in self._written.items()
-        }
-        self._removed = {
-            epoch: [(numbers[slots], born) for slots, born in removed]
-            for epoch, removed in self._removed.items()
-        }
-        self._live, self._born, self._changed = self._live[kept], self._born[kept], self._changed[kept]
-        self._fields = [field.take(kept) for field in self._fields]
-        self._readers = set()
-        self._gone = len(kept) - self._count
-        self._most_gone = 2 * self._gone + _FEW
-        self.numbering += 1
-        self._grow()
+        return _Located(self, *self.number(self._keys.encode(keys), spaces, groups))
 
     # -- one entry ----------------------------------------------------------------------------------------
 
@@ -362,8 +201,11 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         self.take_out(np.unique(slots[slots >= 0]))
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        if not len(batch):
-            return
+        if len(batch):
+            self._restore(key_group, batch)
+
+    def _restore(self, key_group: int, batch: EntryBatch[K, N, V]) -> Slots:
+        """Add entries at addresses of one key group that have none, and return their numbers."""
         if isinstance(batch, ArrowEntryBatch):
             keys, values = batch.columns.column(1), batch.columns.column(2)
         else:
@@ -374,13 +216,11 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
         else:
             spaces = np.fromiter(map(self._space, batch.namespaces), np.int32, len(batch))
         groups = np.full(len(batch), key_group, np.int32)
-        known = self._index.count
-        data, starts, lengths = self._keys.encode(self._keys.columns(keys))
-        codes, slots, _ = self._index.locate(data, starts, lengths, spaces, groups, True)
-        self._grow()
-        self._gone += self._index.count - known
+        codes, slots, _ = self._number(self._keys.encode(self._keys.columns(keys)), spaces, groups)
+        restored: Slots = slots[codes]
         self._own()
-        self._set(slots[codes], *columns_of(values), _BEFORE)
+        self._set(restored, *columns_of(values), BEFORE)
+        return restored
 
     # -- all entries --------------------------------------------------------------------------------------
 
@@ -411,30 +251,13 @@ class CopyOnWriteColumns(StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTab
 
     # -- changes ------------------------------------------------------------------------------------------
 
-    def begin_epoch(self, epoch: int) -> None:
-        check_ascending(epoch, self._epoch)
-        self._epoch = epoch
-
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
-        found = [slots for at, written in self._written.items() if at > epoch for slots in written]
-        written = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
-        written = written[self._live[written] != GONE]
-        # An entry that was added after the epoch is no removal.
-        gone = [
-            slots[born <= epoch]
-            for at, removals in self._removed.items()
-            if at > epoch
-            for slots, born in removals
-        ]
-        removed = np.unique(np.concatenate(gone)) if gone else np.empty(0, np.int64)
-        removed = removed[self._live[removed] == GONE]
+        return self._captured(*self._changed_since(epoch))
+
+    def _captured(self, written: Slots, removed: Slots) -> ColumnsChanges:
+        """Return changes with the present values of the entries that were written."""
         values = self._struct(self.read(written), self._live[written] == NONE)
         return ColumnsChanges(self._addresses(), written, values, removed)
-
-    def forget_changes(self, epoch: int) -> None:
-        for noted in (self._written, self._removed):
-            for known in [known for known in noted if known <= epoch and known != self._epoch]:
-                del noted[known]
 
 
 class _Located(LocatedEntries):

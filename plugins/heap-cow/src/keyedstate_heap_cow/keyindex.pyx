@@ -111,7 +111,7 @@ cdef class KeyIndex:
         The length of `entries`.
     entries : ndarray of ENTRY
         Of each entry where its key begins in `bytes`, its length (-1 for the null key), the number of its
-        namespace and its key group.
+        namespace, its key group, and the number of the call of `locate` that saw it last.
     bytes : ndarray of uint8
         The keys' bytes.
     used : int
@@ -128,6 +128,11 @@ cdef class KeyIndex:
     cdef uint64_t* _cells
     cdef uint64_t _mask, _seed
     cdef int64_t _call
+
+    @property
+    def nbytes(self):
+        """The size of everything."""
+        return self._cell_array.nbytes + self.entries.nbytes + self.bytes.nbytes
 
     def __init__(self, Py_ssize_t capacity=64):
         self.capacity = self.count = self.used = 0
@@ -311,7 +316,10 @@ cdef class KeyIndex:
         return slot
 
     def keep(self, const int64_t[::1] kept, const int32_t[::1] spaces):
-        """Return an index of some entries, numbered anew in the order given, in namespaces given for each."""
+        """Return an index of some entries, numbered anew in the order given, in namespaces given for each.
+
+        It continues the count of calls, so the entries keep their last ones.
+        """
         cdef KeyIndex other = KeyIndex(kept.shape[0] + kept.shape[0] // 2)
         cdef Py_ssize_t number, size = 0
         cdef Entry* entry
@@ -329,6 +337,8 @@ cdef class KeyIndex:
                 entry.group,
                 other._hash_of(key, entry.length, spaces[number]),
             )
+            other._entries[number].call = entry.call
+        other._call = self._call
         return other
 
 

@@ -19,15 +19,11 @@ from keyedstate.backend import (
 from keyedstate.config import choice
 from keyedstate.hooks import hookimpl
 from keyedstate.tables import FullRestoreOperation, FullSnapshotStrategy
+from keyedstate_heap_cow import COLUMNS, CopyOnWriteTable
 from keyedstate_heap_cow.compiled_form import build, build_problem
-from keyedstate_heap_cow.table import CopyOnWriteTable
 
-try:
-    from keyedstate_heap_cow.columntable import CopyOnWriteColumns, fits
-except ImportError:  # its index exists compiled or not at all
-    COLUMNS = False
-else:
-    COLUMNS = True
+if COLUMNS:
+    from keyedstate_heap_cow import CopyOnWriteColumns, fits
 
 COMPILED = choice(
     "heap-cow.compiled",

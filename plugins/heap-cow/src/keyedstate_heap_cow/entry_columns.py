@@ -1,0 +1,287 @@
+"""Entries in columns: each field of the values is an array, indexed by entry numbers.
+
+An entry is found by the bytes of its key and gets the next number when it is added.  A removed entry keeps
+its number and is no longer `live`.  When too many numbers have no entry, the others are renumbered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from keyedstate.backend import Column, StateMeta
+from keyedstate.tables import check_ascending, column_dtype
+from keyedstate_heap_cow.keybytes import KeyBytes, Keys
+from keyedstate_heap_cow.keyindex import KeyIndex
+
+N = TypeVar("N")
+
+Slots = npt.NDArray[np.int64]
+Nones = npt.NDArray[np.bool_]
+
+#: The liveness of an entry: removed, with a value, with the value None.
+GONE, PRESENT, NONE = 0, 1, 2
+#: The epoch of entries that are older than the first one.
+BEFORE = -(2**62)
+
+
+class EntryColumns(Generic[N]):
+    """The arrays of a table and what changed in them, epoch by epoch.
+
+    A snapshot keeps the arrays, and the owner continues with copies of them.  A backend with two tiers of
+    storage extends it: `evict` and `admit` move entries, which is no change.
+
+    Parameters
+    ----------
+    meta : StateMeta
+
+    Attributes
+    ----------
+    numbering : int
+        How often a number has got another meaning, or has lost its entry to another tier.
+    """
+
+    #: The part of the numbers that may be without an entry, and how many always may.
+    most_unused: ClassVar[float] = 0.5
+    few_unused: ClassVar[int] = 4096
+
+    def __init__(self, meta: StateMeta) -> None:
+        self._keys = KeyBytes(meta.key_serializer.arrow_type)
+        self._index = KeyIndex()
+        #: Namespaces by their numbers; only ever appended to, so that a snapshot may read it.
+        self._spaces: list[N] = []
+        self._space_numbers: dict[N, int] = {}
+        capacity = self._index.capacity
+        #: The liveness of each entry: `GONE`, `PRESENT` or `NONE`.
+        self._live = np.zeros(capacity, np.uint8)
+        #: The fields of the values.  These and `_live` never change while a snapshot keeps them.
+        self._fields = [
+            Column(np.zeros(capacity, column_dtype(field.type)), np.zeros(capacity, np.bool_))
+            for field in meta.value_serializer.arrow_type
+        ]
+        #: Tokens of the snapshots that keep these arrays; a snapshot removes its own in any thread.
+        self._readers: set[object] = set()
+        #: The epochs in which an entry was added, and changed last.
+        self._born = np.full(capacity, BEFORE, np.int64)
+        self._changed = np.full(capacity, BEFORE, np.int64)
+        self._count = 0
+        #: Numbers without an entry.
+        self._gone = 0
+        #: Numbers without an entry at which the others are renumbered.
+        self._most_gone = self.few_unused
+        self.numbering = 0
+        #: The running epoch; None before the first one, when changes are not tracked.
+        self._epoch: int | None = None
+        #: By epoch the entries that were written, each once, and those that were removed, with their `_born`.
+        self._written: dict[int, list[Slots]] = {}
+        self._removed: dict[int, list[tuple[Slots, Slots]]] = {}
+
+    # -- numbers --------------------------------------------------------------------------------------------
+
+    def number(
+        self, keys: Keys, spaces: npt.NDArray[np.int32], groups: npt.NDArray[np.int32]
+    ) -> tuple[Slots, Slots, Slots]:
+        """Find the entries of rows, as `KeyIndex.locate`; a new one gets a number, and nothing else yet."""
+        return self._number(keys, spaces, groups)
+
+    def _number(
+        self, keys: Keys, spaces: npt.NDArray[np.int32], groups: npt.NDArray[np.int32]
+    ) -> tuple[Slots, Slots, Slots]:
+        """Find entries in the arrays alone, whatever other tiers there are."""
+        known = self._index.count
+        found = self._index.locate(*keys, spaces, groups, True)
+        self._grow()
+        self._gone += self._index.count - known
+        return found
+
+    def _space(self, namespace: N) -> int:
+        number = self._space_numbers.get(namespace)
+        if number is None:
+            number = self._space_numbers[namespace] = len(self._spaces)
+            self._spaces.append(namespace)
+        return number
+
+    def _grow(self) -> None:
+        """Make the arrays as long as the index; new elements say that there is no entry."""
+        more = self._index.capacity - len(self._live)
+        if more <= 0:
+            return
+        self._live = np.concatenate([self._live, np.zeros(more, np.uint8)])
+        self._born = np.concatenate([self._born, np.full(more, BEFORE, np.int64)])
+        self._changed = np.concatenate([self._changed, np.full(more, BEFORE, np.int64)])
+        self._fields = [
+            Column(
+                np.concatenate([field.values, np.zeros(more, field.values.dtype)]),
+                np.concatenate([field.there, np.zeros(more, np.bool_)]),
+            )
+            for field in self._fields
+        ]
+        self._readers = set()
+
+    def _renumber_unused(self) -> None:
+        """Renumber where too many numbers have no entry."""
+        if self._gone > self._most_gone and self._gone > self.most_unused * self._index.count:
+            self._renumber()
+
+    def _renumber(self) -> Slots:
+        """Drop removed entries, except those that belong to tracked changes, and renumber the others.
+
+        Returns
+        -------
+        ndarray of int64
+            The old numbers of those that are kept, ascending.
+        """
+        index = self._index
+        kept_flags = self._live[: index.count] != GONE
+        for removals in self._removed.values():
+            for slots, _ in removals:
+                kept_flags[slots] = True
+        kept = np.flatnonzero(kept_flags)
+        numbers = np.cumsum(kept_flags) - 1
+        spaces, space_of = np.unique(index.entries["space"][kept], return_inverse=True)
+        self._spaces = [self._spaces[space] for space in spaces.tolist()]
+        self._space_numbers = {space: number for number, space in enumerate(self._spaces)}
+        self._index = index.keep(kept, space_of.reshape(-1).astype(np.int32))
+        self._written = {
+            epoch: [numbers[slots[kept_flags[slots]]] for slots in written]
+            for epoch, written in self._written.items()
+        }
+        self._removed = {
+            epoch: [(numbers[slots], born) for slots, born in removed]
+            for epoch, removed in self._removed.items()
+        }
+        self._live, self._born, self._changed = self._live[kept], self._born[kept], self._changed[kept]
+        self._fields = [field.take(kept) for field in self._fields]
+        self._readers = set()
+        self._gone = len(kept) - self._count
+        self._most_gone = 2 * self._gone + self.few_unused
+        self.numbering += 1
+        self._grow()
+        return kept
+
+    # -- values ---------------------------------------------------------------------------------------------
+
+    def _own(self) -> None:
+        """Copy the arrays before a change where a snapshot keeps them."""
+        if self._readers:
+            self._live = self._live.copy()
+            self._fields = [Column(field.values.copy(), field.there.copy()) for field in self._fields]
+            self._readers = set()
+
+    def live(self, slots: Slots) -> npt.NDArray[np.uint8]:
+        """Return the liveness of entries: `GONE`, `PRESENT` or `NONE`."""
+        return self._live[slots]
+
+    def read(self, slots: Slots) -> list[Column]:
+        """Return the fields of entries; those of removed entries are missing."""
+        # Removed entries, and those that are None, have no field.
+        columns = []
+        for field in self._fields:
+            present = field.there[slots]
+            columns.append(Column(field.values[slots], None if present.all() else present))
+        return columns
+
+    def write(self, slots: Slots, columns: Sequence[Column], nones: Nones | None) -> None:
+        """Write distinct entries; `nones` says which of them have the value None."""
+        self._own()
+        epoch = self._epoch
+        self._set(slots, columns, nones, BEFORE if epoch is None else epoch)
+        if epoch is not None:
+            fresh = slots[self._changed[slots] != epoch]
+            if len(fresh):
+                self._changed[fresh] = epoch
+                self._written.setdefault(epoch, []).append(fresh)
+
+    def _set(self, slots: Slots, columns: Sequence[Column], nones: Nones | None, epoch: int) -> Slots:
+        """Set the values of entries; returns those that are new, and born in an epoch."""
+        for field, column in zip(self._fields, columns, strict=True):
+            field.values[slots] = column.values
+            field.there[slots] = True if column.present is None else column.present
+        new: Slots = slots[self._live[slots] == GONE]
+        if len(new):
+            self._born[new] = epoch
+            self._count += len(new)
+            self._gone -= len(new)
+        self._live[slots] = PRESENT if nones is None else np.where(nones, NONE, PRESENT)
+        return new
+
+    def take_out(self, slots: Slots) -> None:
+        """Remove those of distinct entries that exist."""
+        slots = slots[self._live[slots] != GONE]
+        if not len(slots):
+            return
+        self._own()
+        self._clear(slots)
+        if self._epoch is not None:
+            self._removed.setdefault(self._epoch, []).append((slots, self._born[slots]))
+            # If it is added again within the epoch, it counts as written again.
+            self._changed[slots] = BEFORE
+
+    def _clear(self, slots: Slots) -> None:
+        self._live[slots] = GONE
+        for field in self._fields:
+            field.there[slots] = False
+        self._count -= len(slots)
+        self._gone += len(slots)
+
+    # -- moves ----------------------------------------------------------------------------------------------
+
+    def evict(self, slots: Slots) -> None:
+        """Drop distinct existing entries from the arrays alone: another tier has them."""
+        self._own()
+        self._clear(slots)
+        self.numbering += 1
+
+    def admit(
+        self, slots: Slots, columns: Sequence[Column], nones: Nones | None, born: Slots, changed: Slots
+    ) -> None:
+        """Add distinct entries of another tier under numbers without an entry.
+
+        Parameters
+        ----------
+        slots : ndarray of int64
+        columns, nones
+            As of `write`.
+        born, changed : ndarray of int64
+            What the entries had in `epochs_of`, but `BEFORE` for changes that are forgotten.
+        """
+        self._own()
+        self._set(slots, columns, nones, BEFORE)
+        self._born[slots], self._changed[slots] = born, changed
+        noted = changed != BEFORE
+        if noted.any():
+            for epoch in np.unique(changed[noted]).tolist():
+                self._written.setdefault(epoch, []).append(slots[changed == epoch])
+
+    def epochs_of(self, slots: Slots) -> tuple[Slots, Slots]:
+        """Return the epochs in which entries were added, and changed last; `BEFORE` the first one."""
+        return self._born[slots], self._changed[slots]
+
+    # -- changes --------------------------------------------------------------------------------------------
+
+    def begin_epoch(self, epoch: int) -> None:
+        check_ascending(epoch, self._epoch)
+        self._epoch = epoch
+
+    def _changed_since(self, epoch: int) -> tuple[Slots, Slots]:
+        """Return the entries that were written after an epoch and exist, and those that were removed."""
+        found = [slots for at, written in self._written.items() if at > epoch for slots in written]
+        written = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        # An entry that was added after the epoch is no removal.
+        gone = [
+            slots[born <= epoch]
+            for at, removals in self._removed.items()
+            if at > epoch
+            for slots, born in removals
+        ]
+        removed = np.unique(np.concatenate(gone)) if gone else np.empty(0, np.int64)
+        return written[self._live[written] != GONE], removed[self._live[removed] == GONE]
+
+    def forget_changes(self, epoch: int) -> None:
+        noted: dict[int, Any]
+        for noted in (self._written, self._removed):
+            for known in [known for known in noted if known <= epoch and known != self._epoch]:
+                del noted[known]
