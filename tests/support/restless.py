@@ -13,6 +13,7 @@ from keyedstate.backend import (
     BackendContext,
     BackendDescription,
     RestoreOperation,
+    SpillableTable,
     StateHandle,
     StateMeta,
     holds_timers,
@@ -20,7 +21,8 @@ from keyedstate.backend import (
 from keyedstate.hooks import hookimpl
 from keyedstate.tables import FullRestoreOperation
 from keyedstate_spillable import plugin as spillable
-from keyedstate_spillable.plugin import TieredTable
+from keyedstate_spillable.columns import TieredColumns
+from keyedstate_spillable.table import TieredTable
 
 _ACCESSES = (
     "get",
@@ -46,22 +48,21 @@ _ACCESSES = (
     "replace_meta",
     "rewrite",
     "drop_expired",
+    "locate",
 )
 
 
-def _restless(name: str) -> Callable[..., Any]:
-    method = getattr(TieredTable, name)
-
+def _restless(method: Any) -> Callable[..., Any]:
     @wraps(method)
-    def moved_before(table: RestlessTable, *args: Any, **named: Any) -> Any:
+    def moved_before(table: Moving, *args: Any, **named: Any) -> Any:
         table.move()
         return method(table, *args, **named)
 
     return moved_before
 
 
-class RestlessTable(TieredTable[Any, Any, Any]):
-    """A table whose entries move before each access."""
+class Moving(SpillableTable):
+    """A table whose entries move."""
 
     random: Random
 
@@ -80,8 +81,33 @@ class RestlessTable(TieredTable[Any, Any, Any]):
                     self.load(group.key_group, limit)
 
 
+class RestlessTable(TieredTable[Any, Any, Any], Moving):
+    """A table of objects whose entries move before each access."""
+
+
+class RestlessColumns(TieredColumns[Any, Any, Any], Moving):
+    """A table of columns whose entries move before each access, and get other numbers after a few moves."""
+
+    few_unused = 4
+
+    def successor(self) -> Any:
+        """Return a table that moves, too."""
+        return restless(super().successor())
+
+
 for _name in _ACCESSES:
-    setattr(RestlessTable, _name, _restless(_name))
+    for _table in (RestlessTable, RestlessColumns):
+        if hasattr(_table, _name):
+            setattr(_table, _name, _restless(getattr(_table, _name)))
+
+
+def restless(table: Any) -> Any:
+    """Let the entries of a table move."""
+    if isinstance(table, TieredColumns):
+        table.__class__, table._most_gone = RestlessColumns, RestlessColumns.few_unused
+    else:
+        table.__class__ = RestlessTable
+    return table
 
 
 @hookimpl
@@ -93,9 +119,7 @@ def keyedstate_describe_backend() -> BackendDescription:
 def keyedstate_create_state_table(meta: StateMeta, context: BackendContext) -> AnyStateTable:
     context = replace_options(context)
     table = spillable.keyedstate_create_state_table(meta, context)
-    if not holds_timers(meta):
-        table.__class__ = RestlessTable
-    return table
+    return table if holds_timers(meta) else restless(table)
 
 
 def replace_options(context: BackendContext) -> BackendContext:

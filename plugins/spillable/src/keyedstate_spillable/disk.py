@@ -12,11 +12,10 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from keyedstate.backend import StateMeta
-from keyedstate.ordered import RowCopy, RowLayout, RowSpace, WriteBuffer, end_of
+from keyedstate.ordered import RowLayout, RowSpace, end_of
+from keyedstate_spillable.rows import DiskRows
 
 _STAMP = struct.Struct(">i")
-#: Removals that are written together.
-_REMOVED_TOGETHER = 500
 #: Rows of a scan that are decoded together.
 _READ_TOGETHER = 1024
 
@@ -70,11 +69,8 @@ class EntryRows:
         return list(map(SpilledEntry, rows, namespaces, keys, values, stamps))
 
 
-class SpilledRows:
-    """The rows of a table; for its owner thread.
-
-    A row may be older than the entry in memory that has its address: memory counts.  `write` is atomic and
-    writes at once.  Removals are collected, and every read knows them.
+class SpilledRows(DiskRows):
+    """The rows of entries that are objects; for the owner thread of their table.
 
     Parameters
     ----------
@@ -84,11 +80,8 @@ class SpilledRows:
     """
 
     def __init__(self, meta: StateMeta, max_parallelism: int, space: RowSpace) -> None:
+        super().__init__(space)
         self._max_parallelism = max_parallelism
-        # Every batch is written at once: an entry leaves the memory only after that.
-        self._rows = WriteBuffer(space, rows=1)
-        #: Rows to be removed.
-        self._removed: dict[bytes, None] = {}
         #: Addresses of which `load` was just told that they have no row.
         self.known_absent: set[bytes] = set()
         self.adopt(meta)
@@ -114,40 +107,17 @@ class SpilledRows:
         """Write entries of a key group and return their bytes; where it raises, nothing is written."""
         rows = self.of.layout.each_address([key_group] * len(keys), keys, namespaces)
         data = self.of.encode(values, stamps)
-        self.flush()
-        self._rows.put_columns(rows, data)
+        self.put(rows, data)
         return sum(map(len, rows)) + sum(map(len, data))
 
     def read(self, row: bytes) -> tuple[Any, int] | None:
         """Return the value and the stamp of the entry under an address, or None."""
-        if row in self.known_absent or row in self._removed:
-            return None
-        data = self._rows.get(row)
+        data = None if row in self.known_absent else self.get(row)
         return None if data is None else self.of.decode(data)
-
-    def read_many(self, rows: Sequence[bytes]) -> list[bytes | None]:
-        """Return the bytes of the rows of several addresses."""
-        found = self._rows.get_many(rows)
-        if not self._removed:
-            return found
-        removed = self._removed
-        return [None if row in removed else data for row, data in zip(rows, found, strict=True)]
 
     def contains(self, row: bytes) -> bool:
         """Return whether an address has a row."""
-        return row not in self.known_absent and row not in self._removed and self._rows.get(row) is not None
-
-    def remove(self, row: bytes) -> None:
-        """Remove the row of an address."""
-        if len(self._removed) >= _REMOVED_TOGETHER:
-            self.flush()
-        self._removed[row] = None
-
-    def flush(self) -> None:
-        """Write the removals."""
-        if self._removed:
-            self._rows.put_many(dict(self._removed))
-            self._removed.clear()
+        return row not in self.known_absent and self.get(row) is not None
 
     def entries_of(self, key_group: int, after: bytes = b"") -> Iterator[list[SpilledEntry]]:
         """Yield the entries of a key group in the order of rows, those after a row, several at a time."""
@@ -156,10 +126,4 @@ class SpilledRows:
 
     def entries_between(self, start: bytes, end: bytes | None) -> Iterator[list[SpilledEntry]]:
         """Yield the entries of a range of rows, several at a time; end it before the next change."""
-        self.flush()
-        return self.of.scan(self._rows.scan_all(start, end))
-
-    def copy(self) -> RowCopy:
-        """Return a consistent copy of the rows."""
-        self.flush()
-        return self._rows.copy()
+        return self.of.scan(self.scan(start, end))

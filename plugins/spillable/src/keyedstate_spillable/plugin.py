@@ -22,11 +22,16 @@ from keyedstate.backend import (
 from keyedstate.hooks import hookimpl
 from keyedstate.ordered import WriteBuffer, create_ordered_table, store_of
 from keyedstate.tables import FullRestoreOperation, FullSnapshotStrategy
+from keyedstate_heap_cow import COLUMNS
 from keyedstate_spillable.manager import manager_of
 from keyedstate_spillable.options import BACKEND, OPTIONS, SAMPLES
 from keyedstate_spillable.sizes import EntrySizes
 from keyedstate_spillable.store import open_space, open_store
 from keyedstate_spillable.table import TieredTable
+
+if COLUMNS:
+    from keyedstate_heap_cow import fits
+    from keyedstate_spillable.columns import TieredColumns
 
 
 @hookimpl
@@ -57,15 +62,28 @@ def keyedstate_create_state_table(meta: StateMeta, context: BackendContext) -> A
         store = store_of(context, open_store)
         buffer = WriteBuffer(store.open_space(meta.name))
         return create_ordered_table(meta, context.key_groups, context.max_parallelism, buffer, store.objects)
+    return _create_tiered_table(meta, context)
+
+
+def _create_tiered_table(
+    meta: StateMeta, context: BackendContext
+) -> TieredTable[Any, Any, Any] | TieredColumns[Any, Any, Any]:
+    """Return an empty table of columns where heap-cow would, else one of objects."""
+    if COLUMNS and fits(meta):
+        return TieredColumns(
+            meta,
+            context.key_groups,
+            lambda: open_space(meta, context),
+            lambda other: _create_tiered_table(other, context),
+        )
     sizes = EntrySizes(context.options[SAMPLES.name])
-    table: TieredTable[Any, Any, Any] = TieredTable(
+    return TieredTable(
         meta,
         context.key_groups,
         context.max_parallelism,
         lambda: open_space(meta, context),
         lambda table: sizes.measure(table.maps, compiled=table.module.COMPILED),
     )
-    return table
 
 
 @hookimpl

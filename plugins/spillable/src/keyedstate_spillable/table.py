@@ -27,7 +27,6 @@ from keyedstate.backend import (
     IncrementalVisitor,
     SpillableGroup,
     SpillableTable,
-    StateEntry,
     StateMeta,
     TableChanges,
     TableSnapshot,
@@ -35,8 +34,10 @@ from keyedstate.backend import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RewritingTable, RowSpace
 from keyedstate_heap_cow import CopyOnWriteTable, MapsSnapshot
+from keyedstate_spillable.conversion import converted
 from keyedstate_spillable.disk import SpilledRows
 from keyedstate_spillable.snapshot import MemoryChanges, TieredChanges, TieredSnapshot
+from keyedstate_spillable.visitor import TieredVisitor
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -230,7 +231,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
     def _load_many(self, key_groups: list[int], keys: list[K], namespace: N) -> None:
         """Load entries that maps do not have, and note which of them have no row."""
         rows = self.rows.of.layout.addresses(key_groups, keys, namespace)
-        found = self.rows.read_many(rows)
+        found = self.rows.get_many(rows)
         if None in found:
             self.rows.known_absent.update(row for row, data in zip(rows, found, strict=True) if data is None)
             exist = [data is not None for data in found]
@@ -304,7 +305,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         ValueError
             If `batch_size` is below 1.
         """
-        return _Visitor(self, self._addresses_of, batch_size)
+        return TieredVisitor(self, self._addresses_of, batch_size)
 
     # -- snapshots and changes ------------------------------------------------------------------------------
 
@@ -417,9 +418,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
             for start in range(0, len(in_memory), _REWRITE_ENTRIES):
                 keys, namespaces, values = zip(*in_memory[start : start + _REWRITE_ENTRIES], strict=True)
                 batch: EntryBatch[Any, Any, Any] = EntryBatch(
-                    _converted(namespaces, of_namespaces),
-                    _converted(keys, of_keys),
-                    _converted(values, of_values),
+                    converted(namespaces, of_namespaces),
+                    converted(keys, of_keys),
+                    converted(values, of_values),
                 )
                 made.restore_entries(key_group, batch)
             if not state_map.elsewhere:
@@ -428,9 +429,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
                 found = [each for each in entries if not state_map.holds(each.key, each.namespace)]
                 made.rows.write(
                     key_group,
-                    _converted([each.namespace for each in found], of_namespaces),
-                    _converted([each.key for each in found], of_keys),
-                    _converted([each.value for each in found], of_values),
+                    converted([each.namespace for each in found], of_namespaces),
+                    converted([each.key for each in found], of_keys),
+                    converted([each.value for each in found], of_values),
                     [0] * len(found),
                 )
                 made.maps[key_group - self.key_groups.start].add_elsewhere(len(found))
@@ -439,43 +440,3 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         self._begin_tiers()
         if self._epoch is not None:
             super().begin_epoch(self._epoch)
-
-
-class _Visitor(IncrementalVisitor[Any, Any, Any]):
-    def __init__(
-        self,
-        table: TieredTable[Any, Any, Any],
-        addresses_of: Callable[[int], list[tuple[Any, Any]]],
-        batch_size: int,
-    ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"a visitor shows at least 1 entry a step, not {batch_size}")
-        self._table = table
-        self._batch_size = batch_size
-        self._walk = (
-            (key_group, key, namespace)
-            for key_group in table.key_groups
-            for key, namespace in addresses_of(key_group)
-        )
-
-    def next_entries(self) -> Sequence[StateEntry[Any, Any, Any]]:
-        shown: list[StateEntry[Any, Any, Any]] = []
-        for key_group, key, namespace in self._walk:
-            found = self._table.peek(key_group, key, namespace)
-            if found is not None:  # otherwise it was removed meanwhile
-                shown.append(StateEntry(key_group, key, namespace, found[0]))
-            if len(shown) == self._batch_size:
-                break
-        return shown
-
-    def update(self, entry: StateEntry[Any, Any, Any], value: Any) -> None:
-        self._table.put(entry.key_group, entry.key, entry.namespace, value)
-
-    def remove(self, entry: StateEntry[Any, Any, Any]) -> None:
-        self._table.remove(entry.key_group, entry.key, entry.namespace)
-
-
-def _converted(objects: Sequence[Any], conversion: Callable[[Any], Any] | None) -> list[Any]:
-    if conversion is None:
-        return list(objects)
-    return [None if found is None else conversion(found) for found in objects]

@@ -1,0 +1,342 @@
+"""Entries in columns of two tiers: heap-cow's arrays in memory, and rows on disk.
+
+As in `TieredTable` every entry is in one tier, a look-up loads what memory lacks, and the row of a loaded
+entry stays: an entry that leaves the memory unchanged is not written again.  Whatever moves, moves many
+entries by a few operations on arrays.
+
+The invariants, for each number of an entry in the arrays:
+
+1. A live entry with the mark `STORED` may have a row; one without has none.
+2. A live entry with the mark `_CLEAN` has a row with its value and its epochs.
+3. A number without an entry has the mark `AWAY` where its entry is on disk.  Without the mark there is no
+   row: what gives a number looks for the row too.
+4. A live entry that was changed after the last forgotten epoch is among the numbers noted for that epoch; one
+   that is only on disk is among the notes on disk (`ChangedRows`), and so is one with the mark `_NOTED`.
+5. An entry leaves the arrays only after its row was written, and its row is removed with the entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import compress
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from keyedstate.backend import Column, SpillableGroup, SpillableTable, StateMeta
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered import RowSpace, end_of
+from keyedstate_heap_cow import BEFORE, GONE, CopyOnWriteColumns, Keys, Slots
+from keyedstate_spillable.change_rows import ChangedRows, epochs_in
+from keyedstate_spillable.column_rows import ColumnRows, chunks
+from keyedstate_spillable.rows import DiskRows
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
+
+STORED, _CLEAN, AWAY, _NOTED = 1, 2, 4, 8
+#: Numbers that a step of `spill` looks at.
+_PASSED = 65_536
+#: Numbers that a step of `spill_coldest` looks at for each entry that it may move.
+_PASSED_PER_ENTRY = 16
+#: A walk of `spill_coldest` moves the coldest of so many parts of the entries, found in a sample.
+_PARTS = 8
+_SAMPLE = 4096
+#: Rows that a step of `load` reads at least.
+_READ = 256
+
+
+Counts = npt.NDArray[np.int64]
+
+
+class MovingColumns(CopyOnWriteColumns[K, N, V], SpillableTable):
+    """A table of columns that moves its entries.
+
+    Parameters
+    ----------
+    meta : StateMeta
+        One for which heap-cow's `fits` is true.
+    key_groups : KeyGroupRange
+    open_space : callable
+        Returns a new, empty space of rows.
+
+    Attributes
+    ----------
+    rows : DiskRows
+    """
+
+    #: Fewer than in heap-cow: an index leaves room for half as many entries more, which growing would double.
+    most_unused: ClassVar[float] = 0.25
+
+    def __init__(
+        self,
+        meta: StateMeta,
+        key_groups: KeyGroupRange,
+        open_space: Callable[[], RowSpace],
+    ) -> None:
+        super().__init__(meta, key_groups)
+        self.rows = DiskRows(open_space())
+        self._codec = ColumnRows(meta)
+        self._noted = ChangedRows(self.rows)
+        #: The marks of each number; as `_live` it never changes while a snapshot keeps it.
+        self._marks = np.zeros(len(self._live), np.uint8)
+        self._first = key_groups.start
+        #: By key group the entries in memory, those only on disk, and the uses.
+        self._held, self._away, self._uses = (np.zeros(len(key_groups), np.int64) for _ in range(3))
+        #: Entries that are only on disk, and whether any row exists.
+        self._away_count = 0
+        self._any_rows = False
+        #: Where the walks of `spill` and `load` continue.
+        self._positions: dict[int, int] = {}
+        self._loaded: dict[int, bytes] = {}
+        #: Where the walk of `spill_coldest` is, and the last use up to which it moves entries.
+        self._hand, self._coldest_use = 0, -1
+
+    def _by_group(self, slots: Slots) -> Counts:
+        groups = self._index.entries["group"][slots] - self._first
+        counts: Counts = np.bincount(groups, minlength=len(self._held))
+        return counts
+
+    def _rows_of(self, slots: Slots) -> list[bytes]:
+        """Return the keys of the rows of entries."""
+        index = self._index
+        return self._codec.of_entries(index.bytes, index.entries[slots], self._spaces)
+
+    @property
+    def _spilled(self) -> list[int]:
+        """The key groups with entries that only the disk has."""
+        return (np.flatnonzero(self._away) + self._first).tolist() if self._away_count else []
+
+    # -- finding ------------------------------------------------------------------------------------------
+
+    def number(
+        self, keys: Keys, spaces: npt.NDArray[np.int32], groups: npt.NDArray[np.int32]
+    ) -> tuple[Slots, Slots, Slots]:
+        """Find the entries of rows, and load those that are on disk; new ones get numbers."""
+        known = self._index.count
+        found = super().number(keys, spaces, groups)
+        self._uses += np.bincount(groups - self._first, minlength=len(self._uses))
+        if self._away_count:
+            self._load_missing(found[1], known)
+        return found
+
+    def _load_missing(self, slots: Slots, known: int) -> None:
+        """Load those entries that are on disk; numbers from `known` on were given just now."""
+        missing = slots[self._live[slots] == GONE]
+        missing = missing[(missing >= known) | (self._marks[missing] & AWAY != 0)]
+        missing = missing[self._away[self._index.entries["group"][missing] - self._first] != 0]
+        if not len(missing):
+            return
+        # Until it is known that there is no row, also where the look-up raises.
+        self._marks[missing] = AWAY
+        data = self.rows.get_many(self._rows_of(missing))
+        if None in data:
+            exist = np.fromiter((one is not None for one in data), np.bool_, len(data))
+            self._marks[missing[~exist]] = 0
+            missing = missing[exist]
+        self._admit(missing, [one for one in data if one is not None])
+
+    def _admit(self, slots: Slots, data: list[bytes]) -> None:
+        """Add entries to the arrays from the values of their rows."""
+        if not data:
+            return
+        values = self._codec.decode(data)
+        changed = self._noted.needed(values.changed, BEFORE)
+        self.admit(slots, values.columns, values.nones, values.born, changed)
+        noted = changed != BEFORE
+        self._marks[slots] = np.where(noted, STORED | _CLEAN | _NOTED, STORED | _CLEAN)
+        self._noted.count(changed[noted], -1)
+        self._away -= self._by_group(slots)
+        self._away_count -= len(slots)
+
+    def _find(self, key_groups: Sequence[int], keys: Sequence[K], namespace: N) -> Slots:
+        if not self._away_count or not len(keys):
+            return super()._find(key_groups, keys, namespace)
+        self._renumber_unused()
+        spaces = np.array([self._space(namespace)], np.int32)
+        groups = np.fromiter(key_groups, np.int32, len(keys))
+        codes, slots, _ = self.number(self._bytes_of(keys), spaces, groups)
+        found: Slots = slots[codes]
+        return found
+
+    # -- arrays -------------------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        super()._grow()
+        more = len(self._live) - len(self._marks)
+        if more > 0:
+            self._marks = np.concatenate([self._marks, np.zeros(more, np.uint8)])
+
+    def _own(self) -> None:
+        if self._readers:
+            self._marks = self._marks.copy()
+        super()._own()
+
+    def _renumber(self) -> Slots:
+        kept = super()._renumber()
+        self._marks = self._marks[kept]
+        self._grow()
+        self._hand = int(np.searchsorted(kept, self._hand))
+        self._positions.clear()
+        for epoch, written in self._written.items():
+            # An entry that came back is noted again.
+            flags = np.zeros(self._index.count, np.bool_)
+            for slots in written:
+                flags[slots] = True
+            self._written[epoch] = [np.flatnonzero(flags)]
+        return kept
+
+    def _set(
+        self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None, epoch: int
+    ) -> Slots:
+        new = super()._set(slots, columns, nones, epoch)
+        if len(new):
+            self._held += self._by_group(new)
+        return new
+
+    def write(self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None) -> None:
+        """Write distinct entries; `nones` says which of them have the value None."""
+        if self._any_rows:
+            self._own()
+            marks = self._marks[slots] & ~np.uint8(_CLEAN)
+            marks[self._changed[slots] != self._epoch] &= ~np.uint8(_NOTED)
+            self._marks[slots] = marks
+        super().write(slots, columns, nones)
+
+    def take_out(self, slots: Slots) -> None:
+        """Remove those of distinct entries that exist, with their rows."""
+        slots = slots[self._live[slots] != GONE]
+        super().take_out(slots)
+        if self._any_rows:
+            stored = slots[self._marks[slots] & STORED != 0]
+            self.rows.remove_many(self._rows_of(stored))
+            self._marks[slots] = 0
+
+    def _clear(self, slots: Slots) -> None:
+        super()._clear(slots)
+        self._held -= self._by_group(slots)
+
+    # -- moving -------------------------------------------------------------------------------------------
+
+    def spillable_groups(self) -> Sequence[SpillableGroup]:
+        # Numbers without an entry do not count: they are dropped before they are many.
+        size = self.nbytes / max(self._index.count, 1)
+        return [
+            SpillableGroup(self._first + group, held, away, round(held * size), uses)
+            for group, (held, away, uses) in enumerate(
+                zip(self._held.tolist(), self._away.tolist(), self._uses.tolist(), strict=True)
+            )
+            if held or away
+        ]
+
+    @property
+    def nbytes(self) -> int:
+        """The size of all arrays."""
+        arrays: list[npt.NDArray[Any]] = [self._live, self._marks, self._born, self._changed]
+        arrays += [array for field in self._fields for array in (field.values, field.there)]
+        return self._index.nbytes + sum(array.nbytes for array in arrays)
+
+    def spill(self, key_group: int, limit: int) -> int:
+        moved = 0
+        position = self._positions.get(key_group, 0)
+        while moved < limit and self._held[key_group - self._first]:
+            if position >= self._index.count:
+                position = 0
+            end = min(position + _PASSED, self._index.count)
+            part = slice(position, end)
+            mine = self._index.entries["group"][part] == key_group
+            found = np.flatnonzero(mine & (self._live[part] != GONE))[: limit - moved] + position
+            self._move_out(found)
+            moved += len(found)
+            position = int(found[-1]) + 1 if moved == limit else end
+        self._positions[key_group] = position
+        self._renumber_unused()
+        return moved
+
+    def spill_coldest(self, limit: int) -> int:
+        """Move entries that were not used for longest: the index of keys knows the last use of each."""
+        moved = 0
+        while moved < limit and self._count:
+            if self._coldest_use < 0 or self._hand >= self._index.count:
+                self._hand, self._coldest_use = 0, self._use_of_coldest(limit - moved)
+            end = min(self._hand + _PASSED_PER_ENTRY * max(limit, _SAMPLE), self._index.count)
+            part = slice(self._hand, end)
+            cold = (self._index.entries["call"][part] <= self._coldest_use) & (self._live[part] != GONE)
+            found = np.flatnonzero(cold)[: limit - moved] + self._hand
+            self._move_out(found)
+            moved += len(found)
+            self._hand = int(found[-1]) + 1 if moved == limit else end
+        self._renumber_unused()
+        return moved
+
+    def _use_of_coldest(self, wanted: int) -> int:
+        """Return the last use of the warmest entry among the coldest ones, from a sample of all."""
+        living = np.flatnonzero(self._live[: self._index.count])
+        sample = living[:: len(living) // _SAMPLE + 1]
+        uses = np.sort(self._index.entries["call"][sample])
+        part = max(1 / _PARTS, wanted / len(living))
+        return int(uses[min(int(part * len(uses)), len(uses) - 1)])
+
+    def _move_out(self, slots: Slots) -> None:
+        """Write the rows of entries that have none with their value, and drop the entries from the arrays."""
+        if not len(slots):
+            return
+        self._noted.make_room()
+        self._own()
+        marks = self._marks[slots]
+        born, changed = self.epochs_of(slots)
+        changed = self._noted.needed(changed, BEFORE)
+        counted = changed != BEFORE
+        dirty, new = marks & _CLEAN == 0, counted & (marks & _NOTED == 0)
+        used = dirty | new
+        rows = self._rows_of(slots[used])
+        if dirty.any():
+            written = slots[dirty]
+            data = self._codec.encode(self.read(written), self.live(written), born[dirty], changed[dirty])
+            self.rows.put(_chosen(rows, dirty[used]), data)
+            self._any_rows = True
+        self._noted.count(changed[counted], 1)
+        for epoch in epochs_in(changed[new]):
+            self._noted.note(epoch, _chosen(rows, (new & (changed == epoch))[used]))
+        self.evict(slots)
+        self._marks[slots] = AWAY
+        self._away += self._by_group(slots)
+        self._away_count += len(slots)
+
+    def load(self, key_group: int, limit: int) -> int:
+        group, moved = key_group - self._first, 0
+        end = end_of(self._codec.group_prefix(key_group))
+        while moved < limit and self._away[group]:
+            start = self._loaded.get(key_group)
+            start = self._codec.group_prefix(key_group) if start is None else start + b"\0"
+            rows, data = next(chunks(self.rows.scan(start, end), max(limit - moved, _READ)), ([], []))
+            if not rows:
+                # Again from the first row: entries were spilled after the walk had passed their rows.
+                self._loaded.pop(key_group, None)
+                continue
+            slots = self._numbers_of(rows)
+            missing = np.flatnonzero(self._live[slots] == GONE)
+            self._marks[slots[missing]] = AWAY
+            last = -1
+            if len(missing) > limit - moved:
+                missing = missing[: limit - moved]
+                last = int(missing[-1])
+            self._loaded[key_group] = rows[last]
+            self._admit(slots[missing], [data[place] for place in missing.tolist()])
+            moved += len(missing)
+        return moved
+
+    def _numbers_of(self, rows: Sequence[bytes]) -> Slots:
+        """Return the numbers of entries, by the keys of their rows; nothing is looked up on disk."""
+        found = self._codec.addresses(rows)
+        spaces = np.fromiter(map(self._space, self._codec.namespaces(found)), np.int32)
+        codes, slots, _ = self._number(found.keys, spaces[found.which], found.groups)
+        numbers: Slots = slots[codes]
+        return numbers
+
+
+def _chosen(rows: list[bytes], flags: npt.NDArray[np.bool_]) -> list[bytes]:
+    """Return those rows of which the flag is set."""
+    return rows if flags.all() else list(compress(rows, flags.tolist()))

@@ -1,0 +1,72 @@
+"""The rows of a table on disk, as bytes: removals are collected, and every read knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from keyedstate.ordered import RowCopy, RowSpace, WriteBuffer
+
+#: Removals that are written together.
+_REMOVED_TOGETHER = 500
+
+
+class DiskRows:
+    """The rows of a table; for its owner thread.
+
+    A row may be older than the entry in memory that has its address: memory counts.
+
+    Parameters
+    ----------
+    space : RowSpace
+    """
+
+    def __init__(self, space: RowSpace) -> None:
+        # Every batch is written at once: an entry leaves the memory only after that.
+        self._rows = WriteBuffer(space, rows=1)
+        #: Rows to be removed.
+        self._removed: dict[bytes, None] = {}
+
+    def put(self, rows: Sequence[bytes], data: Sequence[bytes]) -> None:
+        """Write rows at once and atomically."""
+        self.flush()
+        self._rows.put_columns(rows, data)
+
+    def get(self, row: bytes) -> bytes | None:
+        """Return the bytes of a row; None where it does not exist."""
+        return None if row in self._removed else self._rows.get(row)
+
+    def get_many(self, rows: Sequence[bytes]) -> list[bytes | None]:
+        """Return the bytes of several rows."""
+        found = self._rows.get_many(rows)
+        if not self._removed:
+            return found
+        removed = self._removed
+        return [None if row in removed else data for row, data in zip(rows, found, strict=True)]
+
+    def remove(self, row: bytes) -> None:
+        """Remove a row."""
+        self.remove_many((row,))
+
+    def remove_many(self, rows: Sequence[bytes]) -> None:
+        """Remove rows."""
+        if len(self._removed) + len(rows) > _REMOVED_TOGETHER:
+            self.flush()
+        self._removed.update(dict.fromkeys(rows))
+        if len(rows) > _REMOVED_TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write the removals."""
+        if self._removed:
+            self._rows.put_many(dict(self._removed))
+            self._removed.clear()
+
+    def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the rows of a range; end it before the next change."""
+        self.flush()
+        return self._rows.scan_all(start, end)
+
+    def copy(self) -> RowCopy:
+        """Return a consistent copy of the rows."""
+        self.flush()
+        return self._rows.copy()

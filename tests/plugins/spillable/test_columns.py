@@ -1,0 +1,435 @@
+"""Tables of columns in two tiers: the same as heap-cow's columns, whatever moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from keyedstate import types
+from keyedstate.backend import Column, SpillableTable, StateKind, StateMeta
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered import RewritingTable
+from keyedstate.testing import open_instance
+from keyedstate.testing.contract.machines.state_machine import profile
+from keyedstate.types import accumulators_of, nullable, tuple_of
+from keyedstate_heap_cow import COLUMNS
+from keyedstate_spillable import column_moves
+
+pytestmark = pytest.mark.skipif(not COLUMNS, reason="the index of columns is not compiled")
+
+VOID = types.VOID_NAMESPACE
+GROUPS = KeyGroupRange(2, 9)
+VALUES = accumulators_of({"n": nullable(types.INT64), "mean": nullable(types.FLOAT64)})
+WINDOWED = StateMeta("windowed", StateKind.VALUE, nullable(types.STRING), types.INT64, VALUES)
+PAIRS = StateMeta(
+    "pairs", StateKind.VALUE, tuple_of(nullable(types.STRING), nullable(types.INT64)), types.VOID, VALUES
+)
+NUMBERS = StateMeta("numbers", StateKind.VALUE, nullable(types.INT64), types.VOID, VALUES)
+
+
+def opened(folder: Path, backend: str = "spillable", handles: Any = ()) -> Any:
+    return open_instance(backend, folder, key_groups=GROUPS, max_parallelism=10, handles=handles)
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[Any]:
+    made = opened(tmp_path)
+    yield made
+    made.close()
+
+
+def group_of(key: object) -> int:
+    return GROUPS.start + sum(repr(key).encode()) % len(GROUPS)
+
+
+def groups_of(keys: Any) -> Any:
+    return np.fromiter((2 + key % 8 for key in keys), np.int32)
+
+
+def locate(table: Any, keys: Any) -> Any:
+    """Locate numbers as keys, without a namespace."""
+    return table.locate([pa.array(keys, pa.int64())], groups_of(keys), [VOID])
+
+
+def fill(table: Any, keys: Any, mean: float = 0.5) -> None:
+    numbers = np.array(keys, np.int64)
+    locate(table, keys).write([Column(numbers), Column(np.full(len(numbers), mean))])
+
+
+def tiers(table: Any) -> tuple[int, int]:
+    groups = table.spillable_groups()
+    return sum(group.in_memory for group in groups), sum(group.on_disk for group in groups)
+
+
+def content(table: Any) -> dict[Any, Any]:
+    return read(table.snapshot())
+
+
+def read(snapshot: Any, size: int = 100) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for key_group in snapshot.occupied(GROUPS):
+        for batch in snapshot.batches(key_group, size):
+            assert 0 < len(batch) <= size
+            for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
+                assert (key_group, key, namespace) not in found, "an entry is in one tier"
+                found[key_group, key, namespace] = value
+    snapshot.release()
+    return found
+
+
+def changed(changes: Any, size: int = 100) -> tuple[dict[Any, Any], set[Any]]:
+    written: dict[Any, Any] = {}
+    removed: set[Any] = set()
+    for key_group in changes.occupied(GROUPS):
+        for batch in changes.written(key_group, size):
+            for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):
+                assert (key_group, key, namespace) not in written
+                written[key_group, key, namespace] = value
+        for gone in changes.removed(key_group, size):
+            removed |= {(key_group, *address) for address in zip(gone.keys, gone.namespaces, strict=True)}
+    assert len(changes) == len(written) + len(removed)
+    changes.release()
+    return written, removed
+
+
+class Parity(RuleBasedStateMachine):
+    """A table whose entries move, and heap-cow's, which has all of them in memory."""
+
+    meta = WINDOWED
+    keys: Any = (None, "", "a", "b", "a key of more than eight bytes", *map(str, range(20)))
+    spaces: Any = (1, 2, -(2**63))
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.instances = [opened(folder), opened(folder, "heap-cow")]
+        self.tables = [each.table(self.meta) for each in self.instances]
+        self.moving = self.tables[0]
+        assert isinstance(self.moving, SpillableTable)
+        self.epoch, self.oldest = 0, 0
+        self.captured: list[tuple[Any, Any]] = []
+        self.deltas: list[tuple[Any, Any]] = []
+
+    def address(self, row: tuple[int, int]) -> tuple[int, Any, Any]:
+        key = self.keys[row[0] % len(self.keys)]
+        return group_of(key), key, self.spaces[row[1] % len(self.spaces)]
+
+    @rule(
+        rows=st.lists(st.tuples(st.integers(0, 24), st.integers(0, 2)), min_size=1, max_size=30),
+        first=st.integers(-5, 5),
+        what=st.sampled_from(["read", "write", "write", "remove"]),
+    )
+    def use_columns(self, rows: list[tuple[int, int]], first: int, what: str) -> None:
+        addresses = list(map(self.address, rows))
+        array = self.meta.key_serializer.to_arrow([key for _, key, _ in addresses])
+        columns = array.flatten() if pa.types.is_struct(array.type) else [array]
+        which = np.array([self.spaces.index(space) for _, _, space in addresses], np.int32)
+        groups = np.array([group for group, _, _ in addresses], np.int32)
+        found = []
+        for table in self.tables:
+            located = table.locate(columns, groups, self.spaces, which)
+            values = [(column.values[column.there], column.there.tolist()) for column in located.read()]
+            found.append((located.exist.tolist(), [(seen.tolist(), there) for seen, there in values]))
+            count = len(located)
+            if what == "write":
+                numbers = np.arange(first, first + count)
+                located.write([Column(numbers, numbers % 3 > 0), Column(numbers / 4)])
+            elif what == "remove":
+                located.remove()
+        assert found[0] == found[1]
+
+    @rule(row=st.tuples(st.integers(0, 24), st.integers(0, 2)), n=st.none() | st.integers(-9, 9))
+    def put(self, row: tuple[int, int], n: int | None) -> None:
+        value = None if n == 0 else (n, None)
+        old = [table.put_and_get_old(*self.address(row), value) for table in self.tables]
+        assert old[0] == old[1]
+
+    @rule(row=st.tuples(st.integers(0, 24), st.integers(0, 2)))
+    def remove(self, row: tuple[int, int]) -> None:
+        for table in self.tables:
+            table.remove(*self.address(row))
+
+    @rule(rows=st.lists(st.integers(0, 24), max_size=8), space=st.integers(0, 2), update=st.booleans())
+    def get_many(self, rows: list[int], space: int, update: bool) -> None:
+        addresses = [self.address((row, space)) for row in rows]
+        groups, keys = [group for group, _, _ in addresses], [key for _, key, _ in addresses]
+        name = "get_many_for_update" if update else "get_many"
+        found = [
+            getattr(table, name)(groups, keys, self.spaces[space % len(self.spaces)]) for table in self.tables
+        ]
+        assert found[0] == found[1]
+
+    @rule(
+        group=st.integers(2, 9), limit=st.integers(1, 40), what=st.sampled_from(["spill", "load", "coldest"])
+    )
+    def move(self, group: int, limit: int, what: str) -> None:
+        before = {each.key_group: each for each in self.moving.spillable_groups()}
+        held = before[group].in_memory if group in before else 0
+        away = before[group].on_disk if group in before else 0
+        match what:
+            case "spill":
+                assert self.moving.spill(group, limit) == min(limit, held)
+            case "load":
+                assert self.moving.load(group, limit) == min(limit, away)
+            case _:
+                held = sum(each.in_memory for each in before.values())
+                assert self.moving.spill_coldest(limit) == min(limit, held)
+
+    @rule()
+    def spill_all(self) -> None:
+        self.moving.spill_coldest(10_000)
+
+    @rule()
+    def capture(self) -> None:
+        self.captured.append(tuple(table.snapshot() for table in self.tables))
+
+    @precondition(lambda machine: machine.captured)
+    @rule()
+    def read_a_snapshot(self) -> None:
+        found, expected = self.captured.pop(0)
+        assert read(found, 3) == read(expected)
+
+    @rule(forgotten=st.integers(0, 3))
+    def begin_an_epoch(self, forgotten: int) -> None:
+        self.epoch += 1
+        for table in self.tables:
+            table.begin_epoch(self.epoch)
+            if forgotten:
+                self.oldest = max(self.oldest, self.epoch - forgotten)
+                table.forget_changes(self.epoch - forgotten)
+
+    @precondition(lambda machine: machine.epoch)
+    @rule(back=st.integers(0, 3), later=st.booleans())
+    def capture_changes(self, back: int, later: bool) -> None:
+        since = max(self.epoch - 1 - back, self.oldest)
+        self.deltas.append(tuple(table.changes_since(since) for table in self.tables))
+        if not later:
+            self.read_changes()
+
+    @precondition(lambda machine: machine.deltas)
+    @rule()
+    def read_changes(self) -> None:
+        found, expected = self.deltas.pop()
+        assert changed(found, 3) == changed(expected)
+
+    @rule()
+    def visit(self) -> None:
+        shown = []
+        for table in self.tables:
+            visitor = table.visitor(7)
+            entries: list[Any] = []
+            while step := visitor.next_entries():
+                entries += step
+            shown.append({(each.key_group, each.key, each.namespace): each.value for each in entries})
+        assert shown[0] == shown[1]
+
+    @invariant()
+    def both_have_the_same(self) -> None:
+        assert len(self.tables[0]) == len(self.tables[1]) == sum(tiers(self.moving))
+        assert content(self.tables[0]) == content(self.tables[1])
+
+    def teardown(self) -> None:
+        for each in self.instances:
+            each.close()
+
+
+class PairParity(Parity):
+    """Keys of two parts, and no namespaces."""
+
+    meta = PAIRS
+    keys = tuple(
+        (text, number) for text in (None, "", "a", "long enough to be cut") for number in (None, 0, -7)
+    )
+    spaces = (VOID,)
+
+
+@pytest.mark.parametrize("machine", [Parity, PairParity], ids=["windows", "pairs"])
+def test_columns_that_move_are_those_that_do_not(
+    machine: type[Parity], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SP-04, SP-05: located, read, written, removed, captured, and changed by epochs."""
+    monkeypatch.setattr(column_moves.MovingColumns, "few_unused", 4)
+    numbers = iter(range(10**9))
+    run_state_machine_as_test(lambda: machine(tmp_path / str(next(numbers))), settings=profile())  # type: ignore[arg-type]
+
+
+def test_an_epoch_larger_than_memory_has_all_its_changes(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+    fill(table, range(20_000))
+    table.begin_epoch(1)
+    table.begin_epoch(2)
+    table.forget_changes(1)
+    for start in range(10_000, 60_000, 5_000):
+        fill(table, range(start, start + 5_000), start)
+        table.spill_coldest(6_000)
+    locate(table, range(100)).remove()
+    locate(table, range(59_900, 60_000)).remove()
+    fill(table, [17, 107], -1.0)
+    table.spill_coldest(100_000)
+    assert tiers(table) == (0, 59_801)
+    changes = table.changes_since(1)
+    fill(table, range(30_000, 31_000), -5.0)
+    locate(table, [107]).remove()
+    for group in GROUPS:
+        table.load(group, 1000)
+    written, removed = changed(changes, 1000)
+    expected = {key: (key, float(key // 5_000 * 5_000)) for key in range(10_000, 59_900)}
+    expected |= {17: (17, -1.0), 107: (107, -1.0)}
+    assert {key: value for (_, key, _), value in written.items()} == expected
+    assert {key for _, key, _ in removed} == set(range(100)) - {17}
+
+
+def test_changes_of_forgotten_epochs_leave_no_rows_on_disk(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+    for epoch in range(1, 5):
+        table.begin_epoch(epoch)
+        fill(table, range(epoch * 1000, epoch * 1000 + 5_000))
+        table.spill_coldest(10_000)
+        assert len(table.changes_since(epoch - 1)) == 5_000
+        table.forget_changes(epoch)
+    table.begin_epoch(5)
+    table.forget_changes(4)
+    assert len(table.changes_since(4)) == 0
+    rows = sum(1 for _ in table.rows.scan(b"", None))
+    assert rows == len(table) == 8_000
+
+
+def test_memory_shrinks_when_most_entries_are_spilled(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+    fill(table, range(200_000))
+    full = table.nbytes
+    reported = sum(group.memory_bytes for group in table.spillable_groups())
+    assert 0.9 * full < reported <= full * 1.001
+    while tiers(table)[0] > 20_000:
+        table.spill_coldest(512)
+    assert table.nbytes < full / 5
+    table.begin_epoch(1)
+    for start in range(0, 200_000, 10_000):
+        fill(table, range(start, start + 10_000))
+        table.spill_coldest(tiers(table)[0] - 20_000)
+        assert table.nbytes < full / 3
+    assert len(content(table)) == 200_000
+
+
+def test_columns_that_are_used_again_and_again_stay_in_memory(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+    fill(table, range(20_000))
+    hot = range(0, 20_000, 50)
+    for start in range(20_000, 60_000, 1000):
+        fill(table, hot)
+        table.spill_coldest(1000)
+        fill(table, range(start, start + 1000))
+    before = {group.key_group: group.in_memory for group in table.spillable_groups()}
+    fill(table, hot)
+    assert {group.key_group: group.in_memory for group in table.spillable_groups()} == before
+
+
+def test_entries_that_leave_unchanged_are_not_written_again(
+    instance: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = instance.table(NUMBERS)
+    fill(table, range(1000))
+    table.spill_coldest(1000)
+    assert locate(table, range(1000)).exist.all()
+    put: list[int] = []
+    monkeypatch.setattr(table.rows, "put", lambda rows, data: put.append(len(rows)))
+    assert table.spill_coldest(1000) == 1000
+    assert (put, tiers(table)) == ([], (0, 1000))
+
+
+def test_entries_that_moved_since_they_were_located_are_located_again(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+    fill(table, range(10))
+    found = locate(table, range(10))
+    table.spill_coldest(1)
+    with pytest.raises(RuntimeError, match="locate them again"):
+        found.read()
+
+
+def test_a_look_up_that_fails_hides_no_entry(instance: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = instance.table(NUMBERS)
+    fill(table, range(20))
+    table.spill_coldest(10)
+    with monkeypatch.context() as broken:
+        broken.setattr(table.rows, "get_many", lambda rows: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            locate(table, range(30))
+    assert locate(table, range(30)).exist.tolist() == [True] * 20 + [False] * 10
+
+
+def test_a_write_that_fails_moves_nothing(instance: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = instance.table(NUMBERS)
+    table.begin_epoch(1)
+    fill(table, range(20))
+    with monkeypatch.context() as broken:
+        broken.setattr(table.rows, "put", lambda rows, data: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            table.spill_coldest(10)
+    assert tiers(table) == (20, 0)
+    assert len(table.changes_since(0)) == 20
+    assert table.spill_coldest(10) == 10
+    assert len(table.changes_since(0)) == 20
+
+
+@pytest.mark.parametrize("value", [types.INT32, types.FLOAT64, types.STRING], ids=["int", "double", "text"])
+def test_values_of_another_type_continue_in_both_tiers(instance: Any, value: Any) -> None:
+    """A table of columns where the type allows it, else one of objects."""
+    table = instance.table(NUMBERS)
+    table.begin_epoch(3)
+    fill(table, range(5_000))
+    table.spill(4, 10_000)
+    other = StateMeta(
+        "numbers",
+        StateKind.VALUE,
+        NUMBERS.key_serializer,
+        types.VOID,
+        accumulators_of({"n": nullable(value), "mean": nullable(types.FLOAT64)}),
+    )
+    assert isinstance(table, RewritingTable)
+    made = {types.INT32: int, types.FLOAT64: float, types.STRING: str}[value]
+    table.rewrite(other, None, None, lambda old: (made(old[0]), old[1]))
+    after: Any = table.successor()
+    assert tiers(after) == (5_000 - 625, 625)
+    assert {key: found for (_, key, _), found in content(after).items()} == {
+        key: (made(key), 0.5) for key in range(5_000)
+    }
+    assert len(after.changes_since(2)) == 0
+
+
+def test_a_conversion_that_fails_leaves_the_table(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+    fill(table, range(100))
+    table.spill(4, 10)
+    with pytest.raises(ZeroDivisionError):
+        table.rewrite(NUMBERS, None, None, lambda old: 1 / 0)
+    assert table.successor() is table
+    assert len(content(table)) == 100
+
+
+def test_entries_of_a_spilled_key_group_are_restored_as_rows(tmp_path: Path, instance: Any) -> None:
+    """SP-09: snapshots of heap-cow are restored into spillable while its key groups are on disk."""
+    heap = opened(tmp_path / "heap", "heap-cow")
+    fill(heap.table(NUMBERS), range(20_000))
+    handle = heap.write(heap.prepare(), tmp_path / "snapshot")
+    table = instance.table(NUMBERS)
+    fill(table, range(20_000, 20_100))
+    table.spill_coldest(100)
+    for key_group in handle.occupied("numbers", GROUPS):
+        for batch in handle.entries("numbers", key_group):
+            table.restore_entries(key_group, batch)
+    assert tiers(table) == (0, 20_100)
+    fill(heap.table(NUMBERS), range(20_000, 20_100))
+    assert content(table) == content(heap.table(NUMBERS))
+    heap.close()
