@@ -263,6 +263,7 @@ class EntryColumns(Generic[N]):
     # -- changes --------------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
+        """Count every change from now on as one of an epoch (`ChangeTracking.begin_epoch`)."""
         check_ascending(epoch, self._epoch)
         self._epoch = epoch
 
@@ -281,6 +282,7 @@ class EntryColumns(Generic[N]):
         return written[self._live[written] != GONE], removed[self._live[removed] == GONE]
 
     def forget_changes(self, epoch: int) -> None:
+        """Forget the changes up to an epoch (`ChangeTracking.forget_changes`)."""
         noted: dict[int, Any]
         for noted in (self._written, self._removed):
             for known in [known for known in noted if known <= epoch and known != self._epoch]:
