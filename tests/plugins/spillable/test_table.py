@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.backend import StateKind, StateMeta
+from keyedstate.backend import EntryBatch, StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.testing import open_instance
 
@@ -168,3 +168,19 @@ def test_entries_of_a_spilled_key_group_are_restored_to_disk(tmp_path: Path, ins
     assert content(again.tables["numbers"]) == expected
     for opened in (heap, restored, again):
         opened.close()
+
+
+def test_a_restore_that_has_spilled_continues_on_disk(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+
+    def restore(group: int) -> None:
+        keys = list(range(group, 1000, 10))
+        table.restore_entries(group, EntryBatch([VOID] * 100, keys, [key * key for key in keys]))
+
+    restore(0)
+    assert tiers(table) == {0: (100, 0)}
+    table.spill_coldest(60)
+    restore(1)
+    restore(2)
+    assert tiers(table) == {0: (40, 60), 1: (0, 100), 2: (0, 100)}
+    assert content(table) == {key: key * key for key in range(1000) if key % 10 < 3}

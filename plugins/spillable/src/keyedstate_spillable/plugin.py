@@ -102,5 +102,11 @@ def keyedstate_create_snapshot_strategy(context: BackendContext) -> SnapshotStra
 def keyedstate_create_restore_operation(
     handles: Sequence[StateHandle], context: BackendContext
 ) -> RestoreOperation:
-    """Return the contract's full restore, which puts entries into the tables of this plugin."""
-    return FullRestoreOperation(handles, context, keyedstate_create_state_table)
+    """Return the contract's full restore, which spills entries where memory is short."""
+    manager = manager_of(context)
+    return FullRestoreOperation(
+        handles,
+        context,
+        keyedstate_create_state_table,
+        lambda tables: manager.balance(tables, lambda: None),
+    )

@@ -260,13 +260,12 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
             super().remove_many(groups, removed, namespace)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
-        """Add entries in memory, or on disk where the key group has spilled entries already."""
-        state_map = self.maps[key_group - self.key_groups.start]
-        if not state_map.elsewhere or self._epoch is not None:
+        """Add entries in memory; on disk where a restore has spilled some already, for want of memory."""
+        if self._epoch is not None or not self._spilled:
             super().restore_entries(key_group, batch)
             return
         self.rows.write(key_group, batch.namespaces, batch.keys, batch.values, [0] * len(batch))
-        state_map.add_elsewhere(len(batch))
+        self.maps[key_group - self.key_groups.start].add_elsewhere(len(batch))
 
     # -- all entries ----------------------------------------------------------------------------------------
 
@@ -423,8 +422,8 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
                     converted(values, of_values),
                 )
                 made.restore_entries(key_group, batch)
-            if not state_map.elsewhere:
-                continue
+        for key_group in self._spilled:
+            state_map = self.maps[key_group - self.key_groups.start]
             for entries in self.rows.entries_of(key_group):
                 found = [each for each in entries if not state_map.holds(each.key, each.namespace)]
                 made.rows.write(
