@@ -11,7 +11,7 @@ from keyedstate import types
 from keyedstate.backend import SpillableGroup, SpillableTable, StateKind, StateMeta
 from keyedstate_spillable.adaptive import AdaptivePolicy
 from keyedstate_spillable.manager import TieredSpillManager
-from keyedstate_spillable.monitor import MemoryMonitor, ProcessMemory
+from keyedstate_spillable.monitor import MemoryAccount, MemoryMonitor
 from keyedstate_spillable.options import OPTIONS
 from keyedstate_spillable.policy import SpillPolicy, StateMapMeta
 
@@ -168,7 +168,7 @@ class World:
     ) -> Iterator[Callable[[int], TieredSpillManager]]:
         """Give a function that lets time pass, measures, and balances once."""
         monitor = MemoryMonitor(self.machine, self.clock)  # type: ignore[arg-type]
-        memory = ProcessMemory(monitor, budget)
+        memory = MemoryAccount(monitor, budget, 0)
         manager = TieredSpillManager(
             policy, AdaptivePolicy(options()), memory, cancels=cancels, owner=self, clock=self.clock
         )
@@ -185,5 +185,6 @@ class World:
             manager.close()
             monitor.close()
 
-    def cancel(self) -> None:
+    def cancel(self) -> int:
         self.cancelled += 1
+        return 1

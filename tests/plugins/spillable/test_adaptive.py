@@ -37,7 +37,7 @@ def test_each_instance_spills_its_share():
 
 
 def test_growth_that_leads_above_the_high_mark_by_the_next_check_is_answered_before():
-    decision = decided(800, growth=100.0 * MIB)
+    decision = decided(800, growth=500.0 * MIB)
     assert (decision.action, decision.reason) == (Action.SPILL, "growth")
     assert decision.bytes == pytest.approx(150 * MIB)
 
@@ -70,7 +70,7 @@ def test_below_the_load_mark_the_room_is_half_of_the_way_to_the_low_mark():
     assert (decision.action, decision.reason) == (Action.LOAD, "load-mark")
     assert decision.bytes == pytest.approx(225 * MIB)
     assert decided(400) == NOTHING
-    assert decided(400, on_disk=10, growth=200.0 * MIB) == NOTHING
+    assert decided(400, on_disk=10, growth=1000.0 * MIB) == NOTHING
 
 
 def test_key_groups_in_equal_demand_give_their_coldest_entries():

@@ -14,7 +14,7 @@ from spillable_simulation import MIB, Clock, Machine
 from keyedstate_spillable import monitor
 from keyedstate_spillable.container import SystemMemory
 from keyedstate_spillable.errors import SmallMemoryBudgetError
-from keyedstate_spillable.monitor import MemoryMonitor, ProcessMemory
+from keyedstate_spillable.monitor import MemoryAccount, MemoryMonitor
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -171,8 +171,8 @@ def test_collections_are_measured_between_two_samples(measuring: MemoryMonitor, 
 
 def test_the_thread_ends_with_the_last_instance_and_is_shared_until_then():
     first, second = object(), object()
-    memory = monitor.acquire(first, 0.999, 10)
-    assert monitor.acquire(second, 0.999, 20) is memory
+    memory = monitor.acquire(first, 0.999, 0, 10)
+    assert monitor.acquire(second, 0.999, 0, 20) is memory
     number = memory.monitor.latest.number
     while memory.monitor.latest.number == number:
         threading.Event().wait(0.001)
@@ -187,14 +187,14 @@ def test_a_budget_that_is_refused_leaves_no_thread_and_no_callback():
     before = list(gc.callbacks)
     for budget in (1 << 20, 1e-9):
         with pytest.raises(SmallMemoryBudgetError):
-            monitor.acquire(object(), budget, 10)
+            monitor.acquire(object(), budget, 0, 10)
     assert gc.callbacks == before
 
 
 # -- what counts as used ----------------------------------------------------------------------------------
 
 
-def used(memory: ProcessMemory, machine: Machine, entries: int, process: int) -> int:
+def used(memory: MemoryAccount, machine: Machine, entries: int, process: int) -> int:
     machine.process = process * MIB
     return memory.note("one", entries * MIB, memory.monitor.sample())[1] // MIB
 
@@ -202,7 +202,7 @@ def used(memory: ProcessMemory, machine: Machine, entries: int, process: int) ->
 def test_what_entries_have_freed_does_not_count_although_the_process_keeps_it(
     measuring: MemoryMonitor, machine: Machine
 ):
-    memory = ProcessMemory(measuring, 1_000 * MIB)
+    memory = MemoryAccount(measuring, 1_000 * MIB, 0)
     assert used(memory, machine, 0, 100) == 100
     assert used(memory, machine, 500, 600) == 600
     assert used(memory, machine, 300, 600) == 400
@@ -211,28 +211,37 @@ def test_what_entries_have_freed_does_not_count_although_the_process_keeps_it(
 
 
 def test_memory_of_others_counts_as_soon_as_the_process_grows(measuring: MemoryMonitor, machine: Machine):
-    memory = ProcessMemory(measuring, 1_000 * MIB)
+    memory = MemoryAccount(measuring, 1_000 * MIB, 0)
     used(memory, machine, 500, 600)
     used(memory, machine, 400, 600)
     assert used(memory, machine, 400, 700) == 600
 
 
-def test_near_the_budget_a_new_maximum_counts_in_full(measuring: MemoryMonitor, machine: Machine):
-    memory = ProcessMemory(measuring, 1_000 * MIB)
-    used(memory, machine, 800, 900)
-    used(memory, machine, 100, 900)
-    assert used(memory, machine, 110, 960) == 960
+def test_growth_near_the_budget_means_that_less_was_free(measuring: MemoryMonitor, machine: Machine):
+    memory = MemoryAccount(measuring, 1_000 * MIB, 0)
+    used(memory, machine, 800, 950)
+    assert used(memory, machine, 100, 950) == 250
+    assert used(memory, machine, 100, 980) == 250 + 30 + 30
 
 
-def test_no_estimate_exceeds_what_the_process_occupies(measuring: MemoryMonitor, machine: Machine):
-    memory = ProcessMemory(measuring, 1_000 * MIB)
+def test_what_databases_may_occupy_counts_before_they_do(measuring: MemoryMonitor, machine: Machine):
+    memory = MemoryAccount(measuring, 1_000 * MIB, 64 * MIB)
+    assert used(memory, machine, 300, 400) == 464
+    assert used(memory, machine, 300, 430) == 464, "they occupy a part"
+    assert used(memory, machine, 200, 430) == 364
+    assert used(memory, machine, 200, 464) == 364
+    assert used(memory, machine, 200, 480) == 380, "more than was reserved"
+
+
+def test_an_estimate_that_is_too_large_is_bounded_by_the_process(measuring: MemoryMonitor, machine: Machine):
+    memory = MemoryAccount(measuring, 1_000 * MIB, 0)
     assert used(memory, machine, 900, 400) == 400
 
 
 def test_without_a_resident_set_the_estimates_count(measuring: MemoryMonitor, machine: Machine):
     machine.process = None
     measuring.sample()
-    memory = ProcessMemory(measuring, 1_000 * MIB)
+    memory = MemoryAccount(measuring, 1_000 * MIB, 0)
     assert memory.note("one", 300, measuring.latest) == (300, 300)
     assert memory.note("two", 200, measuring.latest) == (500, 500)
     memory.adjust("one", 100)

@@ -58,11 +58,12 @@ class SpillManager(ABC):
     """Decides which entries live in memory and which on disk, and has them moved."""
 
     @abstractmethod
-    def balance(self, tables: Mapping[str, AnyStateTable], cancel_snapshots: Callable[[], None]) -> None:
+    def balance(self, tables: Mapping[str, AnyStateTable], cancel_snapshots: Callable[[], int]) -> None:
         """Move entries of the `SpillableTable`s; called in the owner's thread between two chunks of rows.
 
         So it returns at once where nothing is due, and after a bounded part of a long move.
-        `cancel_snapshots` frees what full snapshots in the background have captured; deltas are unaffected.
+        `cancel_snapshots` cancels full snapshots in the background, which frees what they have captured, and
+        returns how many; deltas are unaffected.
         """
 
     def metrics(self) -> Mapping[str, int]:

@@ -6,11 +6,18 @@ Linux alone tells these (``/proc`` and cgroups, versions 1 and 2); elsewhere the
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from pathlib import Path
 
 #: A version 1 limit that is no limit is the largest number of pages.
 _UNLIMITED = 1 << 60
+
+
+def return_freed_memory() -> None:
+    """Let the C library return to the system what it keeps of freed memory, if it is one that can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class SystemMemory:

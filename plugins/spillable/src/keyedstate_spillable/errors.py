@@ -14,8 +14,8 @@ class SmallMemoryBudgetError(KeyedStateError):
     occupied: int
     least: int
     message = (
-        "spillable.memory-budget is {budget} bytes, and this process occupies {occupied} without any state. "
-        "Set it to {least} at least."
+        "spillable.memory-budget is {budget} bytes, and this process occupies {occupied} without any state, "
+        "to which the memory of databases is added. Set it to {least} at least."
     )
 
 

@@ -14,7 +14,7 @@ from keyedstate.backend import (
 )
 from keyedstate_spillable import monitor
 from keyedstate_spillable.adaptive import AdaptivePolicy
-from keyedstate_spillable.monitor import ProcessMemory, monotonic_ms
+from keyedstate_spillable.monitor import MemoryAccount, monotonic_ms
 from keyedstate_spillable.options import CANCEL_SNAPSHOTS, MEMORY_BUDGET
 from keyedstate_spillable.policy import (
     NOTHING,
@@ -27,6 +27,7 @@ from keyedstate_spillable.policy import (
     StateMapMeta,
     make_policy,
 )
+from keyedstate_spillable.store import disk_memory
 
 _log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ def manager_of(context: BackendContext) -> TieredSpillManager:
         builtin = policy if isinstance(policy, AdaptivePolicy) else AdaptivePolicy(options)
         budget = options[MEMORY_BUDGET.name]
         owner = object()
-        memory = monitor.acquire(owner, budget, policy.sample_interval_ms)
+        memory = monitor.acquire(owner, budget, disk_memory(options), policy.sample_interval_ms)
         context.closing.callback(monitor.release, owner, budget)
         manager = TieredSpillManager(
             policy, builtin, memory, cancels=options[CANCEL_SNAPSHOTS.name], owner=owner
@@ -75,7 +76,7 @@ class TieredSpillManager(SpillManager):
     policy : SpillPolicy
     builtin : AdaptivePolicy
         Decides in an emergency where `policy` fails.
-    memory : ProcessMemory
+    memory : MemoryAccount
     cancels : bool
         Whether snapshots may be cancelled.
     owner : object
@@ -88,7 +89,7 @@ class TieredSpillManager(SpillManager):
         self,
         policy: SpillPolicy,
         builtin: AdaptivePolicy,
-        memory: ProcessMemory,
+        memory: MemoryAccount,
         *,
         cancels: bool,
         owner: object,
@@ -121,7 +122,7 @@ class TieredSpillManager(SpillManager):
 
     # -- called between chunks of rows ----------------------------------------------------------------------
 
-    def balance(self, tables: Mapping[str, AnyStateTable], cancel_snapshots: Callable[[], None]) -> None:
+    def balance(self, tables: Mapping[str, AnyStateTable], cancel_snapshots: Callable[[], int]) -> None:
         """Continue the present move, or look at a new measurement."""
         sample = self._memory.monitor.latest
         if sample.number != self._seen:
@@ -158,13 +159,16 @@ class TieredSpillManager(SpillManager):
         self._tables = {name: table for name, table in tables.items() if isinstance(table, SpillableTable)}
         self._mutable = {name: not tables[name].meta.value_serializer.immutable for name in self._tables}
 
-    def _check_resource(self, sample: MemorySample, cancel_snapshots: Callable[[], None]) -> None:
+    def _check_resource(self, sample: MemorySample, cancel_snapshots: Callable[[], int]) -> None:
         """Decide by a sample where the intervals have passed, or at once in an emergency."""
         maps = self._survey()
         self._own_bytes = sum(one.memory_bytes for one in maps)
         own, on_disk = int(self._own_bytes), sum(one.on_disk for one in maps)
         entries, used = self._memory.note(self._owner, own, sample)
         signals = Signals(sample, self._memory.budget, used, own, entries, on_disk)
+        if signals.excess > 0 and (returned := self._memory.return_freed()) is not None:
+            entries, used = self._memory.note(self._owner, own, returned)
+            signals = Signals(returned, self._memory.budget, used, own, entries, on_disk)
         emergency = signals.excess > 0 and self._policy.sees_emergencies
         if not emergency and (self._moves or not self._is_due()):
             return
@@ -175,8 +179,9 @@ class TieredSpillManager(SpillManager):
         if not moves:
             return
         if decision.action is Action.SPILL and decision.cancel_snapshots and self._cancels:
-            cancel_snapshots()
-            self._counts["cancelled-snapshots"] += 1
+            cancelled = cancel_snapshots()
+            if cancelled:
+                self._counts["cancelled-snapshots"] += cancelled
         self._counts[f"decisions.{decision.action.value}.{decision.reason}"] += 1
         _log.info(
             "spillable: %s %d bytes (%s): %d of %d used, %d in entries, growing by %d a second",
@@ -265,11 +270,10 @@ class TieredSpillManager(SpillManager):
         for _ in self._steps():
             if slice_ms is not None and self._clock() - began >= slice_ms:
                 break
-        now = self._clock()
-        self._moving_ms += now - began
         self._memory.adjust(self._owner, max(int(self._own_bytes), 0))
         if not self._moves:
-            self._triggered_ms = now
+            self._triggered_ms = self._clock()
+        self._moving_ms += self._clock() - began
 
     def _steps(self) -> Iterator[None]:
         """Carry out the moves, one call of a table at a time."""

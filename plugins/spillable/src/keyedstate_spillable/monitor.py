@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from keyedstate_spillable.container import SystemMemory
+import pyarrow as pa
+
+from keyedstate_spillable.container import SystemMemory, return_freed_memory
 from keyedstate_spillable.errors import SmallMemoryBudgetError
 from keyedstate_spillable.options import MIB
 from keyedstate_spillable.policy import EMERGENCY_MARK, MemorySample
@@ -22,6 +24,9 @@ _GROWTH_SAMPLES = 10
 _LONGEST_MS = 60_000
 #: Memory that entries need at the least beside what the process occupies without them.
 _LEAST_FOR_STATE = 16 * MIB
+#: Part of the budget that must have been spilled before freed memory is returned to the system: that takes
+#: milliseconds.
+_WORTH_RETURNING = 0.02
 
 
 def monotonic_ms() -> int:
@@ -53,6 +58,7 @@ class MemoryMonitor:
         self._collecting_ms = 0.0
         self._collection_began: float | None = None
         self._closed = threading.Event()
+        self._lock = threading.Lock()
         self._interval_ms = _LONGEST_MS
         self._thread: threading.Thread | None = None
         gc.callbacks.append(self._on_collection)
@@ -60,7 +66,11 @@ class MemoryMonitor:
         self.sample()
 
     def sample(self) -> MemorySample:
-        """Measure now."""
+        """Measure now; any thread may call it."""
+        with self._lock:
+            return self._sample()
+
+    def _sample(self) -> MemorySample:
         now = self._clock()
         process, container = self._system.process_bytes(), self._system.container()
         growth = 0.0
@@ -114,7 +124,7 @@ class MemoryMonitor:
             self._collections += 1
 
 
-class ProcessMemory:
+class MemoryAccount:
     """The memory that all backend instances of a process share.
 
     Parameters
@@ -122,6 +132,8 @@ class ProcessMemory:
     monitor : MemoryMonitor
     budget : int
         Bytes.
+    reserved : int
+        What databases may occupy of them, of which they have nothing yet.
 
     Raises
     ------
@@ -131,45 +143,68 @@ class ProcessMemory:
     Notes
     -----
     What a process frees stays in its resident set, in part or whole, until it is used again.  So the used
-    memory is the larger of two bounds: the least that the process was seen to occupy apart from entries, plus
-    the entries; and the resident set less what entries have freed since they occupied most.  Where the
-    resident set reaches a new maximum near the budget, nothing usable was left of that.
+    memory is the entries, and what else the process occupies: its resident set without the most that entries
+    have been.  That is at least what it occupied at first, and what is reserved.
     """
 
-    def __init__(self, monitor: MemoryMonitor, budget: int) -> None:
+    def __init__(self, monitor: MemoryMonitor, budget: int, reserved: int) -> None:
         self.monitor = monitor
         self.budget = budget
         self._lock = threading.Lock()
-        #: The estimated bytes of the entries in memory, by instance.
+        #: The estimated bytes of the entries in memory, by instance, and the most that they were in all.
         self._entries: dict[object, int] = {}
         self._most = 0
-        #: The largest resident set that was near the budget.
-        self._record = 0
-        self._other: int | None = monitor.latest.process_bytes
-        occupied = self._other or 0
-        if budget < occupied + _LEAST_FOR_STATE:
-            raise SmallMemoryBudgetError(budget, occupied, occupied + _LEAST_FOR_STATE)
+        #: What was spilled since freed memory was returned to the system.
+        self._freed = 0
+        self._reserved = reserved
+        occupied = monitor.latest.process_bytes or 0
+        self._least_other = occupied + reserved
+        #: The largest resident set, or where an emergency begins.
+        self._record = int(EMERGENCY_MARK * budget)
+        if budget < self._least_other + _LEAST_FOR_STATE:
+            raise SmallMemoryBudgetError(budget, occupied, self._least_other + _LEAST_FOR_STATE)
 
     def note(self, instance: object, entry_bytes: int, sample: MemorySample) -> tuple[int, int]:
         """Note the estimate of an instance's entries; return those of all instances, and the used memory."""
         with self._lock:
             self._entries[instance] = entry_bytes
             entries = sum(self._entries.values())
-            self._most = max(self._most, entries)
             process = sample.process_bytes
             if process is None:
-                return entries, entries
-            if process > max(EMERGENCY_MARK * self.budget, self._record + self.budget / 100):
-                self._record, self._most = process, entries
-            other = max(process - entries, 0)
-            self._other = other if self._other is None else min(self._other, other)
-            used = max(entries + self._other, process - (self._most - entries))
-            return entries, min(used, process)
+                return entries, entries + self._reserved
+            if process > self._record:
+                # What was freed would have been used again instead.
+                self._most -= process - self._record
+                self._record = process
+            self._most = max(self._most, entries)
+            used = entries + max(process - self._most, self._least_other)
+            return entries, min(used, process + self._reserved)
 
     def adjust(self, instance: object, entry_bytes: int) -> None:
         """Note what an instance has left in memory, so that others see it before the next sample."""
         with self._lock:
+            self._freed += max(self._entries.get(instance, 0) - entry_bytes, 0)
             self._entries[instance] = entry_bytes
+
+    def return_freed(self) -> MemorySample | None:
+        """Return freed memory to the system and measure again; None where little was freed since then.
+
+        Arrow keeps memory for its next buffers, and the C library what large objects have occupied.
+        """
+        with self._lock:
+            if self._freed < _WORTH_RETURNING * self.budget:
+                return None
+            self._freed = 0
+        pa.default_memory_pool().release_unused()
+        before = self.monitor.sample().process_bytes
+        return_freed_memory()
+        sample = self.monitor.sample()
+        if before is not None and sample.process_bytes is not None:
+            with self._lock:
+                # What was not returned can be used again: Python keeps the memory of small objects.
+                returned = max(before - sample.process_bytes, 0)
+                self._most = max(self._most - returned, sum(self._entries.values()))
+        return sample
 
     def forget(self, instance: object) -> None:
         """Forget a closed instance."""
@@ -177,11 +212,11 @@ class ProcessMemory:
             self._entries.pop(instance, None)
 
 
-_shared: dict[int | float, tuple[ProcessMemory, set[object]]] = {}
+_shared: dict[int | float, tuple[MemoryAccount, set[object]]] = {}
 _shared_lock = threading.Lock()
 
 
-def acquire(instance: object, budget: int | float, interval_ms: int) -> ProcessMemory:
+def acquire(instance: object, budget: int | float, reserved: int, interval_ms: int) -> MemoryAccount:
     """Return the memory of this process for a budget in bytes or as a fraction; `release` it at the end.
 
     Raises
@@ -194,7 +229,7 @@ def acquire(instance: object, budget: int | float, interval_ms: int) -> ProcessM
             size = budget if isinstance(budget, int) else int(budget * (system.available_bytes() or 0))
             monitor = MemoryMonitor(system)
             try:
-                _shared[budget] = ProcessMemory(monitor, size), set()
+                _shared[budget] = MemoryAccount(monitor, size, reserved), set()
             except SmallMemoryBudgetError:
                 monitor.close()
                 raise

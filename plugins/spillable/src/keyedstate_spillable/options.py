@@ -78,7 +78,7 @@ LOAD_MARK = fraction(
 )
 ADAPTIVE_INTERVAL = duration(
     "spillable.adaptive.check-interval",
-    1_000,
+    200,
     "The time between two decisions; an emergency does not wait for it.",
     low_ms=1,
 )

@@ -108,5 +108,5 @@ def keyedstate_create_restore_operation(
         handles,
         context,
         keyedstate_create_state_table,
-        lambda tables: manager.balance(tables, lambda: None),
+        lambda tables: manager.balance(tables, lambda: 0),
     )

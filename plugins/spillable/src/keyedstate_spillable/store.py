@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
+from typing import Any
 
 from keyedstate.backend import BackendContext, StateMeta
 from keyedstate.memory import SPILL, process_memory
@@ -16,16 +18,21 @@ _LEAST_BUFFER = 1 << 20
 _NUMBERS = "numbers of spaces"
 
 
+def disk_memory(options: Mapping[str, Any]) -> int:
+    """Return the bytes that the databases of this process share."""
+    fixed: int | None = options[DISK_MEMORY.name]
+    return process_memory().share_of(SPILL) if fixed is None else fixed
+
+
 def open_store(context: BackendContext) -> RocksStore:
     """Open the database of an instance.
 
     Its tables keep entries as objects, so RocksDB caches none.
     """
-    fixed: int | None = context.options[DISK_MEMORY.name]
-    memory = process_memory().share_of(SPILL) if fixed is None else fixed
+    memory = disk_memory(context.options)
     options = {
         **default_options(),
-        "rocksdb.memory-budget": fixed,
+        "rocksdb.memory-budget": context.options[DISK_MEMORY.name],
         # A sixth of the memory is for all write buffers; one that is larger would be flushed constantly.
         "rocksdb.write-buffer-size": max(memory // 16, _LEAST_BUFFER),
         "rocksdb.target-file-size": max(memory // 4, _LEAST_BUFFER),

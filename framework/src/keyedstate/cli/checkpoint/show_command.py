@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from operator import itemgetter
@@ -36,6 +37,7 @@ _PARTS = (
 )  # fmt: skip
 _STATES = ("state", "kind", "value", "namespace", "time to live", "entries")
 _OPERATOR_STATES = ("operator state", "kind", "value", "entries")
+_NATIVE = ("metric of the backend", "value")
 _FILES = ("file", "role", "key groups", "entries", "bytes")
 
 Part = Annotated[
@@ -171,6 +173,7 @@ def _part(part: AttemptManifest) -> dict[str, Any]:
         "sync_ms": part.sync_ms,
         "write_ms": part.write_ms,
         "full_snapshots": to_json(part.full_snapshots),
+        "native": dict(part.metrics),
         "files": [
             {
                 "path": file.path,
@@ -211,6 +214,14 @@ def _print(out: Console, document: Mapping[str, Any], *, with_files: bool) -> No
             out.print(table(columns, lines, ("entries",)))
     out.print()
     out.print(table(_PARTS, [_part_row(part) for part in document["parts"]], _PARTS))
+    native: Counter[str] = Counter()
+    for part in document["parts"]:
+        native.update(part["native"])
+    if native:
+        out.print()
+        out.print(
+            table(_NATIVE, [[name, f"{value:,}"] for name, value in sorted(native.items())], ("value",))
+        )
     for part in document["parts"]:
         for report in part["full_snapshots"]:
             out.print(f"part {part['partition']}: {_full_snapshot(report)}")

@@ -445,9 +445,12 @@ class KeyedStateBackend:
         if self._spill_manager is not None:
             self._spill_manager.balance(self._tables, self._cancel_snapshots)
 
-    def _cancel_snapshots(self) -> None:
-        for task in self._snapshots:
+    def _cancel_snapshots(self) -> int:
+        """Cancel the running snapshots and return how many these are."""
+        running = [task for task in self._snapshots if not task.done]
+        for task in running:
             task.cancel()
+        return len(running)
 
     def _written_tables(self) -> dict[str, AnyStateTable]:
         """Return all tables, which have every change."""

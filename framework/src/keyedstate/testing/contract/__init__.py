@@ -19,6 +19,7 @@ from keyedstate.testing.contract.suites.golden import GoldenContract
 from keyedstate.testing.contract.suites.kind_rules import KindRuleContract
 from keyedstate.testing.contract.suites.kinds import KindContract
 from keyedstate.testing.contract.suites.snapshots import SnapshotContract
+from keyedstate.testing.contract.suites.spilling import SpillContract
 from keyedstate.testing.contract.suites.tables import TableContract
 from keyedstate.testing.contract.suites.timers import TimerContract
 from keyedstate.testing.instances import Instance
@@ -33,6 +34,7 @@ class BackendContract(
     KindRuleContract,
     ExpiryContract,
     TimerContract,
+    SpillContract,
     GoldenContract,
     MachineContract,
     ExpiryMachineContract,

@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from keyedstate import types
-from keyedstate.backend import ChangeTracking, ColumnTable, ExpiryCleanup, StateKind, StateMeta
+from keyedstate.backend import (
+    ChangeTracking,
+    ColumnTable,
+    ExpiryCleanup,
+    SpillableTable,
+    StateKind,
+    StateMeta,
+)
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.testing.instances import open_instance
 
@@ -33,6 +40,7 @@ class TablePart(enum.Enum):
     CHANGE_TRACKING = "change tracking"
     COLUMNS = "values in columns"
     EXPIRY_CLEANUP = "expiry clean-up"
+    SPILLING = "entries that move to disk"
 
     @property
     def interface(self) -> type:
@@ -54,4 +62,5 @@ _INTERFACES: dict[TablePart, type] = {
     TablePart.CHANGE_TRACKING: ChangeTracking,
     TablePart.COLUMNS: ColumnTable,
     TablePart.EXPIRY_CLEANUP: ExpiryCleanup,
+    TablePart.SPILLING: SpillableTable,
 }
