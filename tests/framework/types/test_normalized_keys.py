@@ -72,9 +72,13 @@ def decimals(precision: int, scale: int) -> Ordered:
     )
 
 
-#: Few characters, among them those that end a prefix or need an escape: many texts begin alike.
-TEXT = st.text("a\0\u0001\u00ff\U0001f600", max_size=12)
-BYTES = st.binary(max_size=2) | st.lists(st.sampled_from([0, 1, 255]), max_size=12).map(bytes)
+#: Few characters, among them those that end a prefix or need an escape: many texts begin alike, also with
+#: as many bytes as a normalized key has, or a sort of whole keys compares in words.
+BEGINNINGS = st.sampled_from(["", "", "aaaaaaa", "a" * 70])
+TEXT = st.builds(str.__add__, BEGINNINGS, st.text("a\0\u0001\u00ff\U0001f600", max_size=5))
+BYTES = st.builds(
+    bytes.__add__, BEGINNINGS.map(str.encode), st.lists(st.sampled_from([0, 1, 255]), max_size=5).map(bytes)
+)
 WINDOWS = st.tuples(integers(64), integers(64)).map(lambda ends: types.TimeWindow(*ends))
 
 SCALARS = [
@@ -187,6 +191,15 @@ def test_each_column_of_an_order_has_its_own_direction(rows: list[tuple[str, int
     assert order_of(order, [numbers, texts]) == expected
 
 
+def test_a_zero_at_the_end_of_a_text_is_compared_before_what_follows_the_text():
+    texts = ["aaaaaaab", "aaaaaaab\0"]
+    column = types.STRING.to_arrow(texts)
+    assert order_of(ColumnOrder([types.STRING], [True]), [column]) == [1, 0]
+    # Without the end of the text, the number's first byte would be that which follows a zero in a text.
+    numbers = types.INT64.to_arrow([2**63 - 1, 0])
+    assert order_of(ColumnOrder([types.STRING, types.INT64]), [column, numbers]) == [0, 1]
+
+
 @COMMON
 @given(data=st.data())
 def test_equal_normalized_keys_that_decide_are_of_equal_values(data: st.DataObject):
@@ -225,10 +238,12 @@ def test_a_short_text_is_decided_by_its_key_and_a_long_one_is_not():
 
 
 def test_negative_zero_has_the_key_of_zero_and_each_nan_the_same_last_one():
-    other_nan = np.frombuffer(b"\x01\0\0\0\0\0\xf8\xff", "<f8")[0]
-    column = pa.array([-0.0, 0.0, math.nan, float(other_nan), math.inf])
-    keys = [bytes(key) for key in types.FLOAT64.normalized_keys(column).data]
-    assert keys[0] == keys[1] < keys[4] < keys[2] == keys[3]
+    # With another payload, and one that signals.
+    others = np.frombuffer(b"\x01\0\0\0\0\0\xf8\xff\x01\0\0\0\0\0\xf0\x7f", "<f8")
+    column = pa.array(np.concatenate([[-0.0, 0.0, math.nan, math.inf], others]), from_pandas=False)
+    with np.errstate(all="raise"):
+        keys = [bytes(key) for key in types.FLOAT64.normalized_keys(column).data]
+    assert keys[0] == keys[1] < keys[3] < keys[2] == keys[4] == keys[5]
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,9 @@ def number_keys(numbers: NDArray[Any]) -> NormalizedKeys:
     unsigned = np.dtype(f"u{width}")
     bits: NDArray[Any]
     if kind == "f":
-        # The sum turns -0.0 into 0.0.
-        bits = np.where(np.isnan(numbers), numbers.dtype.type("nan"), numbers + numbers.dtype.type(0))
+        with np.errstate(invalid="ignore"):  # A sum with a signaling NaN
+            # The sum turns -0.0 into 0.0.
+            bits = np.where(np.isnan(numbers), numbers.dtype.type("nan"), numbers + numbers.dtype.type(0))
         bits = bits.view(unsigned)
         sign = unsigned.type(1 << (8 * width - 1))
         bits = np.where(bits & sign, ~bits, bits | sign)
@@ -90,11 +91,11 @@ def whole_number_keys(keys: NormalizedKeys) -> pa.LargeBinaryArray:
 
 
 def whole_text_keys(column: pa.Array) -> pa.LargeBinaryArray:
-    """Return the whole keys of strings or bytes: a byte 0 ends them, and each of their own precedes a 255."""
+    """Return the whole keys of strings or bytes: two zeros end them, and a 255 follows each other zero."""
     texts = column.cast(_BYTES)
     if not Texts.of(texts).data.all():
         texts = pc.replace_substring(texts, pattern=b"\0", replacement=b"\0\xff")
-    return pc.binary_join_element_wise(texts, _scalar(b"\0"), _scalar(b""))
+    return pc.binary_join_element_wise(texts, _scalar(b"\0\0"), _scalar(b""))
 
 
 def joined(parts: Sequence[pa.LargeBinaryArray], rows: int) -> pa.LargeBinaryArray:
