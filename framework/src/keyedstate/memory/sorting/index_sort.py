@@ -22,6 +22,8 @@ Places: TypeAlias = NDArray[np.int64]
 WholeKeys: TypeAlias = Callable[[Places], pa.LargeBinaryArray]
 
 _WORD_BITS: Final = 64
+#: Arrow counts numbers up to here, in about half the time of a sort.
+_COUNTED_UP_TO: Final = 4096
 #: Whole keys are sorted word by word up to here; beyond, Arrow compares the few that are still tied.
 _WORDS_UP_TO: Final = 64
 
@@ -39,6 +41,7 @@ def sorted_places(keys: NormalizedKeys, whole_keys: WholeKeys) -> Places:
     places = _ranks(words[0])
     if len(words) == 1 and keys.prefix_only is None:
         return places
+    places = np.require(places, requirements="W")
     ties = _Ties(words[0][places])
     for word in words[1:]:
         ties.sort(places, word)
@@ -71,13 +74,17 @@ def _sort_prefixes(
 
 
 def _ranks(values: NDArray[np.uint64]) -> Places:
-    """Return the order of numbers; equal ones keep their order."""
+    """Return the order of numbers, maybe in memory that is read-only; equal ones keep their order."""
     count = len(values)
     if not count:
         return np.zeros(0, np.int64)
     least = values.min()
+    spread = int(values.max() - least)
+    if spread <= _COUNTED_UP_TO:
+        counted: Places = pc.array_sort_indices(pa.array(values - least)).to_numpy().view(np.int64)
+        return counted
     place_bits = (count - 1).bit_length()
-    if int(values.max() - least).bit_length() + place_bits <= _WORD_BITS:
+    if spread.bit_length() + place_bits <= _WORD_BITS:
         # Sorted together with their places: a fifth of the time of argsort.
         pairs = (values - least) << np.uint64(place_bits)
         pairs |= np.arange(count, dtype=np.uint64)
