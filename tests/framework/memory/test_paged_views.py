@@ -337,4 +337,10 @@ def test_pages_that_are_given_back_can_be_taken_again() -> None:
     taken = pages.take(2)
     assert (len(taken), len(pages), pages.take(2)) == (2, 1, [])
     pages.give_back(taken)
-    assert len(pages.take(3)) == 3
+    taken = pages.take(3)
+    assert len(taken) == 3
+    pages.give_back([])
+    with pytest.raises(ValueError, match="pages of 8192 bytes, and the others have 4096"):
+        pages.give_back([heap_segment(2 * PAGE)])
+    pages.give_back(taken)
+    assert len(pages) == 3

@@ -90,7 +90,8 @@ class ListedPages:
             For pages of another size.
         """
         returned = list(pages)
-        one_page_size([*returned, *self._pages])
+        if returned and one_page_size(returned) != self.page_bytes:
+            raise ValueError(f"pages of {returned[0].size} bytes, and the others have {self.page_bytes}")
         self._pages += returned
 
 
