@@ -12,7 +12,10 @@ class SortMemoryError(KeyedStateError, ValueError):
 
     given: int  # Bytes
     least: int  # Bytes
-    message = "a sorter with {given} bytes of memory: it needs at least {least}. Give it more."
+    message = (
+        "a sorter with {given} bytes of memory: it needs at least {least}. Give it more; a share of "
+        "the managed memory grows with the options memory.managed-size and memory.weights."
+    )
 
 
 class RecordTooLargeError(KeyedStateError, ValueError):

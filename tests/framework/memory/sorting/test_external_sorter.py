@@ -230,6 +230,20 @@ def test_a_run_without_its_end_is_damaged(memory: MemoryManager, tmp_path: Path)
             list(sorter.sorted())
 
 
+@pytest.mark.parametrize("kind", ["run", "large"])
+def test_a_file_in_the_place_of_another_one_is_damaged(kind: str, memory: MemoryManager, tmp_path: Path):
+    with spilled(memory, tmp_path) as sorter:
+        mine = files(tmp_path)
+        with spilled(memory, tmp_path):
+            file, other = (
+                next(path for path in some if path.suffix == f".{kind}")
+                for some in (mine, [path for path in files(tmp_path) if path not in mine])
+            )
+            other.rename(file)
+            with pytest.raises(RunFileError, match=file.name):
+                list(sorter.sorted())
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a device that is full")
 @pytest.mark.parametrize(
     "writes",
@@ -255,7 +269,8 @@ def test_a_full_disk_is_one_error_and_leaves_no_file(
     with pytest.raises(SpillError, match=os.strerror(errno.ENOSPC)) as caught:
         writes(sorter)
     assert "Make room on that disk" in str(caught.value)
-    sorter.close()
+    with pytest.raises(SorterClosedError):
+        sorter.write((1, "a"))
     assert files(tmp_path) == []
 
 
@@ -308,10 +323,24 @@ def test_rows_in_columns_are_sorted_in_a_limited_memory(
     assert files(tmp_path) == []
 
 
+@pytest.mark.parametrize("count", [10, 60_000], ids=["in memory", "on disk"])
+def test_rows_in_columns_are_read_once(count: int, memory: MemoryManager, tmp_path: Path):
+    batch = next(row_batches([("a", number, []) for number in range(count)], count))
+    with BatchSorter(ColumnOrder([types.INT64]), [1], SCHEMA, memory, 1 << 20, tmp_path) as sorter:
+        sorter.write(batch)
+        assert sum(one.num_rows for one in sorter.sorted()) == count
+        for call in (lambda: sorter.write(batch), lambda: list(sorter.sorted())):
+            with pytest.raises(SorterClosedError, match="has been read"):
+                call()
+
+
 def test_bad_input_of_rows_in_columns_is_refused(memory: MemoryManager, tmp_path: Path):
     order = ColumnOrder([types.STRING])
-    with pytest.raises(SortMemoryError):
+    with pytest.raises(SortMemoryError, match=r"memory\.managed-size"):
         BatchSorter(order, [0], SCHEMA, memory, 1000, tmp_path)
+    encoded = pa.schema([("user", pa.dictionary(pa.int8(), pa.string()))])
+    with pytest.raises(ValueError, match="'user' is a dictionary"):
+        BatchSorter(order, [0], encoded, memory, 1 << 20, tmp_path)
     with BatchSorter(order, [0], SCHEMA, memory, 1 << 20, tmp_path) as sorter:
         with pytest.raises(ValueTypeError, match="nullable"):
             sorter.write(next(row_batches([(None, 1, [])], 1)))

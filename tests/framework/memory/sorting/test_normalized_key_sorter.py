@@ -270,3 +270,17 @@ def test_records_of_another_length_and_orders_that_do_not_decide_are_refused():
         sorter.write(types.decimal(38, 0).from_bytes(b"\0\0\0\2\1\1"))
     with pytest.raises(SortMemoryError):
         FixedLengthSorter(order, pages(3), 1 << 20)
+
+
+def test_records_without_bytes_are_kept():
+    class Empty(RecordOrder[Any]):
+        def serialize(self, records: Any) -> list[bytes]:
+            return [b""] * len(records)
+
+        def deserialize(self, data: Any) -> list[Any]:
+            return [types.VOID_NAMESPACE] * len(data)
+
+    sorter = NormalizedKeySorter(Empty(types.VOID), pages(3))
+    assert sorter.write_many([types.VOID_NAMESPACE] * 2) == 2
+    sorter.sort()
+    assert list(sorter) == [types.VOID_NAMESPACE] * 2

@@ -53,7 +53,7 @@ class BatchSorter:
     columns : sequence of int
         The places of the columns to sort by, in the order that `order` has them.
     schema : pyarrow.Schema
-        Of the rows.
+        Of the rows, without dictionaries.
     memory : MemoryManager
     memory_bytes : int
         What rows, their keys and a merge may take together; at least `MIN_MEMORY_BYTES`.  The sorter reserves
@@ -67,6 +67,8 @@ class BatchSorter:
     ------
     SortMemoryError
         For less memory.
+    ValueError
+        For a column that is a dictionary: batches in a file have none.
     MemoryBudgetError
         Where the manager does not have it.
     """
@@ -84,6 +86,9 @@ class BatchSorter:
     ) -> None:
         if memory_bytes < MIN_MEMORY_BYTES:
             raise SortMemoryError(memory_bytes, MIN_MEMORY_BYTES)
+        for field in schema:
+            if pa.types.is_dictionary(field.type):
+                raise ValueError(f"the column {field.name!r} is a dictionary; decode it before it is sorted")
         self._order = order
         self._columns = tuple(columns)
         self._schema = run_schema(order.key_bytes, schema)
@@ -91,7 +96,7 @@ class BatchSorter:
         self._most_waiting = min(memory_bytes // _COPIES, _LARGEST_RUN)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
-        self._closed = False
+        self._finished = self._closed = False
         self._runs = SpilledRuns(folder, self._schema, self._whole_keys, memory_bytes, fan_in)
         self._memory = memory
         memory.reserve(self, memory_bytes)
@@ -114,9 +119,9 @@ class BatchSorter:
         SpillError
             Where a run cannot be written; the sorter is closed then.
         SorterClosedError
-            After `close`.
+            After `sorted` or `close`.
         """
-        self._check_open()
+        self._check_unread()
         if not batch.num_rows:
             return
         keys = self._order.normalized_keys([batch.column(place) for place in self._columns])
@@ -131,7 +136,7 @@ class BatchSorter:
             self._waiting_bytes += piece.nbytes
 
     def sorted(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in their order, equal ones in the order of writing; the sorter is empty then.
+        """Yield the rows in their order, equal ones in the order of writing; they can be read once.
 
         Raises
         ------
@@ -140,9 +145,10 @@ class BatchSorter:
         SpillError
             Where a run cannot be written; the sorter is closed then.
         SorterClosedError
-            After `close`, also while it yields.
+            After `sorted` or `close`, the latter also while it yields.
         """
-        self._check_open()
+        self._check_unread()
+        self._finished = True
         if self._runs and self._waiting:
             self._spill()
         try:
@@ -159,6 +165,11 @@ class BatchSorter:
         self._memory.release_all(self)
         self._waiting.clear()
         self._runs.close()
+
+    def _check_unread(self) -> None:
+        self._check_open()
+        if self._finished:
+            raise SorterClosedError("has been read")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -104,7 +104,7 @@ class ExternalSorter(Generic[T]):
         ValueTypeError
             For a record that is not of the type; some of those before it were added.
         SpillError
-            Where a run cannot be written; the sorter is closed then.
+            Where a run or a large record cannot be written; the sorter is closed then.
         SorterClosedError
             After `sorted` or `close`.
         """
@@ -114,7 +114,11 @@ class ExternalSorter(Generic[T]):
         written = 0
         while written < len(records):
             chunk = records[written : written + self._most - len(self._sorter)]
-            stored = self._sorter.write_many(chunk)
+            try:
+                stored = self._sorter.write_many(chunk)
+            except SpillError:
+                self.close()
+                raise
             written += stored
             if stored < len(chunk) or len(self._sorter) == self._most:
                 self._spill()

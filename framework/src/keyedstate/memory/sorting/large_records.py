@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from pathlib import Path
 
 from keyedstate.errors import RunFileError
-from keyedstate.memory.sorting.run_files import SpillFile
+from keyedstate.memory.sorting.run_files import SpillFile, checksum
 
 #: The bytes of a record and their checksum.
 _HEAD = struct.Struct(">QI")
@@ -33,7 +32,7 @@ class LargeRecords:
         if self._file is None:
             self._file = SpillFile(self.path)
         offset = self._end
-        self._file.write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
+        self._file.write(_HEAD.pack(len(data), checksum(self.path, data)) + data)
         self._end += _HEAD.size + len(data)
         return offset
 
@@ -42,11 +41,11 @@ class LargeRecords:
         try:
             with self.path.open("rb") as file:
                 file.seek(offset)
-                size, checksum = _HEAD.unpack(file.read(_HEAD.size))
+                size, stored = _HEAD.unpack(file.read(_HEAD.size))
                 data = file.read(size) if size <= self._end else b""
         except (OSError, struct.error) as error:
             raise RunFileError(self.path, str(error)) from error
-        if len(data) != size or zlib.crc32(data) != checksum:
+        if len(data) != size or checksum(self.path, data) != stored:
             raise RunFileError(self.path, f"the record at byte {offset} is damaged")
         return data
 

@@ -49,7 +49,7 @@ def merged(runs: Sequence[Iterator[pa.RecordBatch]], whole_keys: RunWholeKeys) -
 
 def sorted_rows(parts: Sequence[pa.RecordBatch], whole_keys: RunWholeKeys) -> tuple[pa.RecordBatch, Places]:
     """Return the rows of several batches as one, and their places in the order of their keys."""
-    rows = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+    [rows] = pa.Table.from_batches(parts).combine_chunks().to_batches()
     return rows, sorted_places(keys_of(rows), lambda tied: whole_keys(rows.take(pa.array(tied))))
 
 

@@ -95,7 +95,7 @@ class NormalizedKeySorter(IndexSorter[T]):
             room = self._page_bytes - self._used
             stop = min(int(np.searchsorted(ends, start + room, "right")), large[0])
             stop = min(stop, self._room(stop))
-            if stop == stored:
+            if stop == stored or not self._records:
                 # Nothing fits into the page, or into the index, which then has no page left either.
                 if not self._free:
                     break

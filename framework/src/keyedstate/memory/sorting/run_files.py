@@ -1,4 +1,4 @@
-"""Files of sorted runs: record batches, each with its length and checksum, and a count at the end.
+"""Files of sorted runs: record batches, each with its length and `checksum`, and a count at the end.
 
 The first two columns of a batch are the normalized keys and whether they are only prefixes.
 """
@@ -58,6 +58,11 @@ def keys_of(batch: pa.RecordBatch) -> NormalizedKeys:
     return NormalizedKeys(
         data[column.offset : column.offset + len(batch)], prefix_only if prefix_only.any() else None
     )
+
+
+def checksum(path: Path, data: bytes | pa.Buffer) -> int:
+    """Return the checksum of bytes in a file: those of another file in its place are damaged."""
+    return zlib.crc32(data, zlib.crc32(path.name.encode()))
 
 
 class SpillFile:
@@ -125,7 +130,7 @@ class RunFile:
         try:
             for batch in batches:
                 data = batch.serialize()
-                file.write(_HEAD.pack(data.size, zlib.crc32(data)))
+                file.write(_HEAD.pack(data.size, checksum(path, data)))
                 file.write(data)
                 size += _HEAD.size + data.size
                 largest = max(largest, data.size)
@@ -153,11 +158,11 @@ class RunFile:
         head = file.read(_HEAD.size)
         if len(head) < _HEAD.size:
             raise RunFileError(self.path, f"it ends after {count} batches")
-        size, checksum = _HEAD.unpack(head)
-        if size == 0 and checksum == count:
+        size, stored = _HEAD.unpack(head)
+        if size == 0 and stored == count:
             return None
         data = file.read(size) if 0 < size <= self.largest else b""
-        if not data or len(data) < size or zlib.crc32(data) != checksum:
+        if not data or len(data) < size or checksum(self.path, data) != stored:
             raise RunFileError(self.path, f"its batch {count} is damaged")
         return data
 
