@@ -148,11 +148,12 @@ class Harness:
     # -- drivers -----------------------------------------------------------------------------------
 
     def storage(self) -> dict[str, str]:
-        """Return the options that say where the state is."""
-        if self.plan.storage == "local":
-            return {"checkpoint.dir": str(self.folder / "state")}
-        uri = f"{SCHEME}{self.folder}/state"
-        return {"checkpoint.dir": uri, "plugins.modules": "faults.faulty_storage"}
+        """Return the options that say where the state is, and where the backend ``restless`` is."""
+        scheme = "" if self.plan.storage == "local" else SCHEME
+        return {
+            "checkpoint.dir": f"{scheme}{self.folder}/state",
+            "plugins.modules": "faults.faulty_storage,support.restless",
+        }
 
     def start(self, **more: Any) -> subprocess.Popen[bytes]:
         """Start a driver; `more` goes into the file that describes its job."""

@@ -26,7 +26,6 @@ _DELTA_MIN_BYTES = "spark.keyedstate.checkpoint.delta-min-bytes"
 _HOST = "spark.keyedstate.host"
 _HOPS = "spark.keyedstate.hosts.tcp"
 _INCREMENTAL = "spark.keyedstate.rocksdb.incremental"
-_MODULES = "spark.keyedstate.plugins.modules"
 _ATTEMPT = r"attempts/epoch-\d+/[^/]+"
 
 
@@ -435,8 +434,6 @@ def plan_of(seed: int, number: int, names: Collection[str] = (), backends: Seque
         for fault in faults:
             if fault.get("role") == "worker":
                 fault["role"] = "host"
-    if "restless" in backends:
-        plan.settings[_MODULES] = "support.restless"
     if "rocksdb" in backends:
         plan.settings[_INCREMENTAL] = random_.choice(("true", "false"))
     plan.faults = [{"id": str(index), **fault} for index, fault in enumerate(faults)]

@@ -53,7 +53,6 @@ def plan_of(seed: int, number: int) -> Plan:
             f"{_OPTION}checkpoint.max-deltas": str(random_.choice((0, 1, 10))),
             f"{_OPTION}host": random_.choice(("embedded", "resident")),
             f"{_OPTION}rocksdb.incremental": random_.choice(("true", "false")),
-            f"{_OPTION}plugins.modules": "support.restless",
         },
         backends=BACKENDS,
         epochs=epochs,
