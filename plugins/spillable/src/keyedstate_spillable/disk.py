@@ -7,7 +7,7 @@ bytes stand for None.  A list or a map is one row too, because it comes back to 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,6 +18,8 @@ from keyedstate_spillable.rows import DiskRows
 _STAMP = struct.Struct(">i")
 #: Rows of a scan that are decoded together.
 _READ_TOGETHER = 1024
+#: Keys without a row that are remembered.
+_ABSENT_KEYS = 50_000
 
 
 class SpilledEntry(NamedTuple):
@@ -82,8 +84,9 @@ class SpilledRows(DiskRows):
     def __init__(self, meta: StateMeta, max_parallelism: int, space: RowSpace) -> None:
         super().__init__(space)
         self._max_parallelism = max_parallelism
-        #: Addresses of which `load` was just told that they have no row.
-        self.known_absent: set[bytes] = set()
+        #: Keys of one namespace that were looked up and have no row; true until a row is written.
+        self._absent: set[Any] = set()
+        self._absent_in: Any = None
         self.adopt(meta)
 
     def adopt(self, meta: StateMeta) -> None:
@@ -91,6 +94,17 @@ class SpilledRows(DiskRows):
         self._meta = meta
         self.of = EntryRows(meta, self._max_parallelism)
         self.address = self.of.layout.address
+
+    def note_absent(self, keys: Iterable[Any], namespace: Any) -> None:
+        """Note keys that have no row: what looks for them now is likely to write them next."""
+        if namespace != self._absent_in or len(self._absent) > _ABSENT_KEYS:
+            self._absent.clear()
+        self._absent_in = namespace
+        self._absent.update(keys)
+
+    def is_absent(self, key: Any, namespace: Any) -> bool:
+        """Return whether a key is known to have no row."""
+        return key in self._absent and namespace == self._absent_in
 
     def reading(self) -> EntryRows:
         """Return a codec for another thread."""
@@ -107,17 +121,18 @@ class SpilledRows(DiskRows):
         """Write entries of a key group and return their bytes; where it raises, nothing is written."""
         rows = self.of.layout.each_address([key_group] * len(keys), keys, namespaces)
         data = self.of.encode(values, stamps)
+        self._absent.clear()
         self.put(rows, data)
         return sum(map(len, rows)) + sum(map(len, data))
 
     def read(self, row: bytes) -> tuple[Any, int] | None:
         """Return the value and the stamp of the entry under an address, or None."""
-        data = None if row in self.known_absent else self.get(row)
+        data = self.get(row)
         return None if data is None else self.of.decode(data)
 
     def contains(self, row: bytes) -> bool:
         """Return whether an address has a row."""
-        return row not in self.known_absent and self.get(row) is not None
+        return self.get(row) is not None
 
     def entries_of(self, key_group: int, after: bytes = b"") -> Iterator[list[SpilledEntry]]:
         """Yield the entries of a key group in the order of rows, those after a row, several at a time."""

@@ -64,6 +64,8 @@ class _Tier:
         self._rows = rows
 
     def load(self, key: Any, namespace: Any) -> None:
+        if self._rows.is_absent(key, namespace):
+            return
         found = self._rows.read(self._rows.address(self._key_group, key, namespace))
         if found is not None:
             self._map.admit([namespace], [key], [found[0]], [found[1]])
@@ -221,20 +223,18 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
             return
         groups, wanted = list(key_groups), list(keys)
         missing = self.module.find_missing(self.maps, self.key_groups.start, groups, wanted, namespace)
-        try:
-            if missing:
-                self._load_many([groups[i] for i in missing], [wanted[i] for i in missing], namespace)
-            yield groups, wanted
-        finally:
-            self.rows.known_absent.clear()
+        missing = [i for i in missing if not self.rows.is_absent(wanted[i], namespace)]
+        if missing:
+            self._load_many([groups[i] for i in missing], [wanted[i] for i in missing], namespace)
+        yield groups, wanted
 
     def _load_many(self, key_groups: list[int], keys: list[K], namespace: N) -> None:
         """Load entries that maps do not have, and note which of them have no row."""
         rows = self.rows.of.layout.addresses(key_groups, keys, namespace)
         found = self.rows.get_many(rows)
         if None in found:
-            self.rows.known_absent.update(row for row, data in zip(rows, found, strict=True) if data is None)
             exist = [data is not None for data in found]
+            self.rows.note_absent(compress(keys, [not found for found in exist]), namespace)
             key_groups, keys = list(compress(key_groups, exist)), list(compress(keys, exist))
         values, stamps = self.rows.of.decode_many([data for data in found if data is not None])
         self.module.admit_many(self.maps, self.key_groups.start, key_groups, keys, namespace, values, stamps)
