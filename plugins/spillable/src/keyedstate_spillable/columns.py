@@ -153,7 +153,8 @@ class TieredColumns(MovingColumns[K, N, V], RewritingTable):
         same = of_keys is None and of_namespaces is None and of_values is None
         snapshot = self.snapshot()
         try:
-            for key_group in self.key_groups:
+            # Those in memory first: a table that has spilled restores the rest to disk.
+            for key_group in sorted(self.key_groups, key=lambda group: self._away[group - self._first] > 0):
                 for batch in snapshot.batches(key_group, _STEP):
                     new = (
                         batch
@@ -166,7 +167,6 @@ class TieredColumns(MovingColumns[K, N, V], RewritingTable):
                     )
                     made.restore_entries(key_group, new)
                     if self._away[key_group - self._first]:
-                        # The next ones are restored to disk.
                         made.spill(key_group, len(batch))
         finally:
             snapshot.release()
