@@ -291,6 +291,21 @@ def test_an_epoch_larger_than_memory_has_all_its_changes(instance: Any) -> None:
     assert {key for _, key, _ in removed} == set(range(100)) - {17}
 
 
+def test_an_entry_that_several_epochs_changed_and_spilled_is_in_the_delta_of_each(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+    for epoch in (1, 2, 3):
+        table.begin_epoch(epoch)
+        fill(table, range(100), float(epoch))
+        table.spill_coldest(1000)
+        # Loaded and spilled again, which is no change.
+        assert locate(table, range(50)).exist.all()
+        table.spill_coldest(1000)
+        for since in range(epoch):
+            written, removed = changed(table.changes_since(since))
+            assert ({key for _, key, _ in written}, removed) == (set(range(100)), set())
+        assert len(table.changes_since(epoch)) == 0
+
+
 def test_changes_of_forgotten_epochs_leave_no_rows_on_disk(instance: Any) -> None:
     table = instance.table(NUMBERS)
     for epoch in range(1, 5):

@@ -44,6 +44,8 @@ _PASSED_PER_ENTRY = 16
 #: A walk of `spill_coldest` moves the coldest of so many parts of the entries, found in a sample.
 _PARTS = 8
 _SAMPLE = 4096
+#: Rows of a look-up by which the uses of key groups are counted.
+_COUNTED = 1024
 #: Rows that a step of `load` reads at least.
 _READ = 256
 
@@ -117,7 +119,9 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], SpillableTable):
         """Find the entries of rows, and load those that are on disk; new ones get numbers."""
         known = self._index.count
         found = super().number(keys, spaces, groups)
-        self._uses += np.bincount(groups - self._first, minlength=len(self._uses))
+        # Of many rows a few are counted, each for several.
+        each = len(groups) // _COUNTED + 1
+        self._uses += each * np.bincount(groups[::each] - self._first, minlength=len(self._uses))
         if self._away_count:
             self._load_missing(found[1], known)
         return found
