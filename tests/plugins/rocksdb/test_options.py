@@ -90,6 +90,20 @@ def test_without_a_budget_databases_share_a_part_of_the_managed_memory(tmp_path:
     assert memory.manager.available_bytes == free
 
 
+def test_databases_with_other_ratios_share_the_same_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = process_memory().manager
+    first, second = opened(tmp_path, {}), opened(tmp_path, {"rocksdb.memory-write-ratio": 0.25})
+    first.table(META)
+    free = manager.available_bytes
+    second.table(META)
+    assert manager.available_bytes == free
+    assert "rocksdb.memory-write-ratio=0.25" in caplog.text and "have no effect" in caplog.text
+    first.close()
+    second.close()
+
+
 @pytest.mark.parametrize("budget", [0, 24 * MIB])
 def test_a_fixed_budget_is_no_part_of_the_managed_memory(tmp_path: Path, budget: int) -> None:
     free = process_memory().manager.available_bytes

@@ -8,8 +8,8 @@ as much again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from rocksdict import Cache, WriteBufferManager
@@ -56,9 +56,12 @@ class SharedMemory:
         Charged to the cache.
     objects : ObjectMemory or None
         For entries as Python objects; its part of the budget is subtracted first.
+    ratios : tuple of float
+        The parts of write buffers and of objects.
     """
 
     def __init__(self, budget: int, write_ratio: float, object_ratio: float) -> None:
+        self.ratios = write_ratio, object_ratio
         objects = int(budget * object_ratio)
         self.objects = ObjectMemory(objects) if objects else None
         budget -= objects
@@ -82,10 +85,12 @@ class SharedMemory:
             )
 
 
-def shared_memory(options: Mapping[str, Any], consumer: str) -> AbstractContextManager[SharedMemory | None]:
+@contextmanager
+def shared_memory(options: Mapping[str, Any], consumer: str) -> Iterator[SharedMemory | None]:
     """Share the memory of this process that options describe, from entering to leaving the returned context.
 
-    Without a fixed budget it is the part of a consumer of the managed memory, and reserved there.
+    Without a fixed budget it is the part of a consumer of the managed memory, and reserved there.  Other
+    ratios than those of its first user have no effect but a warning.
 
     Parameters
     ----------
@@ -108,12 +113,19 @@ def shared_memory(options: Mapping[str, Any], consumer: str) -> AbstractContextM
         options[option.name] for option in (MEMORY_BUDGET, WRITE_RATIO, OBJECT_RATIO)
     )
     if fixed == 0:
-        return nullcontext()
+        yield None
+        return
     memory = process_memory()
     budget = memory.share_of(consumer) if fixed is None else fixed
     kind = f"the share {consumer!r}" if fixed is None else f"a fixed budget of {fixed} bytes"
-    return memory.shared(
-        f"rocksdb with {kind}, write ratio {write_ratio} and object ratio {object_ratio}",
+    with memory.shared(
+        f"rocksdb with {kind}",
         budget if fixed is None else 0,
         lambda: SharedMemory(budget, write_ratio, object_ratio),
-    )
+    ) as found:
+        if found.ratios != (write_ratio, object_ratio):
+            _log.warning(
+                "%s=%s and %s=%s have no effect: other databases of this process have %s and %s already",
+                *(WRITE_RATIO.name, write_ratio, OBJECT_RATIO.name, object_ratio, *found.ratios),
+            )
+        yield found
