@@ -472,6 +472,20 @@ def test_immutable_values_are_never_copied(cowmap: ModuleType) -> None:
     assert contents(snapshot)["k", NS] is value
 
 
+def test_none_is_not_copied_though_a_snapshot_shows_it(cowmap: ModuleType) -> None:
+    state_map = cowmap.CopyOnWriteStateMap(list.copy)
+    for key in range(5):
+        state_map.put(key, NS, None)
+    snapshot = state_map.snapshot()
+    assert state_map.get(0, NS) is None
+    assert state_map.get_for_update(1, NS) is None
+    assert state_map.put_and_get_old(2, NS, [2]) is None
+    assert state_map.remove_and_get_old(3, NS) is None
+    state_map.transform(4, NS, 4, lambda old, new: [old, new])
+    assert contents(state_map) == {(0, NS): None, (1, NS): None, (2, NS): [2], (4, NS): [None, 4]}
+    assert [value for _, _, value in snapshot] == [None] * 5
+
+
 def test_a_copy_function_is_called_for_values_that_a_snapshot_shows_and_no_others(cowmap: ModuleType) -> None:
     calls = []
 

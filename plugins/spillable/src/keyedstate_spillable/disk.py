@@ -38,6 +38,9 @@ class EntryRows:
     def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
         self.layout = RowLayout(meta, max_parallelism)
         self._values = meta.value_serializer
+        # The map finds the one NaN that all keys have, and not one that was read.
+        key = meta.key_serializer
+        self._canonical = key.canonical if key.needs_canonical else None
 
     def encode(self, values: Sequence[Any], stamps: Sequence[int]) -> list[bytes]:
         """Return the bytes of rows."""
@@ -67,6 +70,8 @@ class EntryRows:
     def entries(self, rows: list[bytes], data: Sequence[bytes]) -> list[SpilledEntry]:
         """Return the entries of rows."""
         keys, namespaces = self.layout.parse_many(rows)
+        if self._canonical is not None:
+            keys = list(map(self._canonical, keys))
         values, stamps = self.decode_many(data)
         return list(map(SpilledEntry, rows, namespaces, keys, values, stamps))
 

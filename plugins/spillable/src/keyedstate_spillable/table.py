@@ -3,7 +3,7 @@
 Every entry is in one tier.  An entry of a map is in memory, whatever row its address has; a row is an entry
 only where the map has none.  A look-up that misses in a map loads the entry from its row, and the row stays:
 an entry that leaves the memory unchanged is not written again.  All reads and changes happen in memory, so a
-table that has spilled nothing is as fast as one of heap-cow.
+table that has spilled nothing reads no row.
 
 The invariants, for each address of a table:
 
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import compress, islice
+from itertools import compress
 from typing import Any, TypeVar
+from weakref import proxy
 
 from keyedstate.backend import (
     AddressBatch,
@@ -36,6 +37,7 @@ from keyedstate.ordered import RewritingTable, RowSpace
 from keyedstate_heap_cow import CopyOnWriteTable, MapsSnapshot
 from keyedstate_spillable.conversion import converted
 from keyedstate_spillable.disk import SpilledRows
+from keyedstate_spillable.expiry import ExpirySweep
 from keyedstate_spillable.snapshot import MemoryChanges, TieredChanges, TieredSnapshot
 from keyedstate_spillable.visitor import TieredVisitor
 
@@ -47,34 +49,38 @@ V = TypeVar("V")
 _ANY_PERIOD = 2**30
 #: Steps without a cold entry after which warm ones are spilled too.
 _PATIENCE = 4
-#: Entries of each tier that `drop_expired` looks at in one call.
-_SWEPT_ENTRIES = 2_000
 #: Entries that are rewritten together.
 _REWRITE_ENTRIES = 4096
 
 
 class _Tier:
-    """The rows of one key group, as its map uses them (`CopyOnWriteStateMap.use_tier`)."""
+    """The rows of one key group, as its map uses them (`CopyOnWriteStateMap.use_tier`).
 
-    __slots__ = ("_key_group", "_map", "_rows")
+    It refers to the table weakly: a map that is replaced, or whose instance is closed, is freed at once.
+    """
 
-    def __init__(self, key_group: int, state_map: Any, rows: SpilledRows) -> None:
+    __slots__ = ("_key_group", "_number", "_table")
+
+    def __init__(self, key_group: int, number: int, table: TieredTable[Any, Any, Any]) -> None:
         self._key_group = key_group
-        self._map = state_map
-        self._rows = rows
+        self._number = number
+        self._table = proxy(table)
 
     def load(self, key: Any, namespace: Any) -> None:
-        if self._rows.is_absent(key, namespace):
+        rows: SpilledRows = self._table.rows
+        if rows.is_absent(key, namespace):
             return
-        found = self._rows.read(self._rows.address(self._key_group, key, namespace))
+        found = rows.read(rows.address(self._key_group, key, namespace))
         if found is not None:
-            self._map.admit([namespace], [key], [found[0]], [found[1]])
+            self._table.maps[self._number].admit([namespace], [key], [found[0]], [found[1]])
 
     def contains(self, key: Any, namespace: Any) -> bool:
-        return self._rows.contains(self._rows.address(self._key_group, key, namespace))
+        rows: SpilledRows = self._table.rows
+        return rows.contains(rows.address(self._key_group, key, namespace))
 
     def discard(self, key: Any, namespace: Any) -> None:
-        self._rows.remove(self._rows.address(self._key_group, key, namespace))
+        rows: SpilledRows = self._table.rows
+        rows.remove(rows.address(self._key_group, key, namespace))
 
 
 class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, ExpiryCleanup):
@@ -120,18 +126,19 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         self._begin_tiers()
 
     def _begin_tiers(self) -> None:
-        for key_group, state_map in zip(self.key_groups, self.maps, strict=True):
-            state_map.use_tier(_Tier(key_group, state_map, self.rows))
+        for number, state_map in enumerate(self.maps):
+            state_map.use_tier(_Tier(self.key_groups.start + number, number, self))
         #: Where each walk of `spill` and `load` continues.
         self._positions: dict[int, int] = {}
         self._loaded: dict[int, bytes] = {}
         #: Where the walk of `spill_coldest` continues: a map, and a position in it.
         self._hand, self._hand_position = 0, 0
+        #: The period of use since which it looks for cold entries of that map.
+        self._period = _ANY_PERIOD
         #: For each map that the walk has passed, the period of use that began then.
         self._passed: dict[int, int] = {}
-        #: Where the next `drop_expired` continues: in memory by a walk over all maps, and on disk by row.
-        self._swept: Iterator[tuple[int, Any, Any, Any]] = iter(())
-        self._swept_row = b""
+        #: The walk of `drop_expired`.
+        self._sweep = ExpirySweep(self.key_groups, self.maps, self.rows)
 
     @property
     def _spilled(self) -> list[int]:
@@ -164,7 +171,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         The first pass moves what it finds, and so does one that has found only warm entries for a while.
         """
         moved = steps = 0
-        while moved < limit and any(map(len, self.maps)):
+        while moved < limit and self._find_occupied():
             state_map = self.maps[self._hand]
             if self._hand_position == 0:
                 self._period = self._passed.get(self._hand, _ANY_PERIOD)
@@ -176,10 +183,18 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
             )
             steps = 0 if some else steps + 1
             moved += some
+            self._hand_position = following or 0
             if following is None:
                 self._hand = (self._hand + 1) % len(self.maps)
-            self._hand_position = following or 0
         return moved
+
+    def _find_occupied(self) -> bool:
+        """Continue the walk of `spill_coldest` with a map that has entries; return whether there is one."""
+        for _ in self.maps:
+            if len(self.maps[self._hand]):
+                return True
+            self._hand, self._hand_position = (self._hand + 1) % len(self.maps), 0
+        return False
 
     def _spill_some(
         self, key_group: int, state_map: Any, position: int, period: int, limit: int
@@ -356,39 +371,12 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         expiry = self.meta.expiry
         if expiry is None:
             return
-        for key_group, key, namespace, value in [*self._next_in_memory(), *self._next_on_disk()]:
+        for key_group, key, namespace, value in self._sweep.next_entries():
             living: Any = None if value is None else expiry.live(value)
             if living is None and value is not None:
                 self.remove(key_group, key, namespace)
             elif living is not value:
                 self.put(key_group, key, namespace, living)
-
-    def _next_in_memory(self) -> list[tuple[int, Any, Any, Any]]:
-        found = list(islice(self._swept, _SWEPT_ENTRIES))
-        if len(found) < _SWEPT_ENTRIES:
-            self._swept = self._walk()
-        return found
-
-    def _walk(self) -> Iterator[tuple[int, Any, Any, Any]]:
-        """Yield the entries in memory; between two steps anything may change."""
-        for key_group, state_map in zip(self.key_groups, self.maps, strict=True):
-            walk = state_map.visitor(_SWEPT_ENTRIES)
-            while walk.has_next():
-                for key, namespace, value in walk.next_batch():
-                    yield key_group, key, namespace, value
-
-    def _next_on_disk(self) -> list[tuple[int, Any, Any, Any]]:
-        if not self._spilled:
-            return []
-        start = self._swept_row + b"\0" if self._swept_row else b""
-        entries = [entry for some in islice(self.rows.entries_between(start, None), 2) for entry in some]
-        self._swept_row = entries[-1].row if entries else b""
-        group_of = self.rows.of.layout.group_of
-        return [
-            (group_of(entry.row), entry.key, entry.namespace, entry.value)
-            for entry in entries
-            if not self.maps[group_of(entry.row) - self.key_groups.start].holds(entry.key, entry.namespace)
-        ]
 
     # -- other serializers ----------------------------------------------------------------------------------
 

@@ -45,6 +45,7 @@ method, and such a finalizer must not change the map.
 
 from keyedstate_heap_cow.state_map.buckets import COMPILED, REVISION
 from keyedstate_heap_cow.state_map.bulk import (
+    admit_many,
     find_missing,
     get_many,
     get_many_for_update,

@@ -120,7 +120,7 @@ class CopyOnWriteStateMap(HashTable):
             old = cython.cast(Entry, p).value
             self._store(p, h, value)
             return old
-        old = self._copy(cython.cast(Entry, p).value)
+        old = self._copy_of(cython.cast(Entry, p).value)
         self._put(h, key, namespace, value)
         return old
 
@@ -140,7 +140,7 @@ class CopyOnWriteStateMap(HashTable):
             return None
         if self._copy is None or cython.cast(Entry, p).state_stamp >> 1 >= self._required:
             return self._unlink(p, h).value
-        old = self._copy(cython.cast(Entry, p).value)
+        old = self._copy_of(cython.cast(Entry, p).value)
         self._remove(h, key, namespace)
         return old
 
@@ -159,7 +159,7 @@ class CopyOnWriteStateMap(HashTable):
         else:
             old = cython.cast(Entry, p).value
             if self._copy is not None and cython.cast(Entry, p).state_stamp >> 1 < self._required:
-                old = self._copy(old)
+                old = self._copy_of(old)
         self._put(h, key, namespace, function(old, value))
 
     def clear(self):
@@ -388,7 +388,7 @@ class CopyOnWriteStateMap(HashTable):
         tuple
             The next position, or None at the end of the walk; two lists with namespaces and keys of entries
             that the lower tier has with the same value; and four with namespaces, keys, values and stamps
-            of other ones.
+            of other ones, of which the map assumes from now on that the lower tier has them.
         """
         return coldest(self, position, period, limit)
 
@@ -476,6 +476,11 @@ class CopyOnWriteStateMap(HashTable):
         return p
 
     @cython.cfunc
+    def _copy_of(self, value: object) -> object:
+        """Return a copy of a value; None is one of every type."""
+        return None if value is None else self._copy(value)
+
+    @cython.cfunc
     def _get_copied(self, p: Ref, h: cython.ulonglong, key: object, namespace: object) -> object:
         """Copy the value of an entry, keep the copy in the map, and return it."""
         entry: Entry
@@ -483,7 +488,7 @@ class CopyOnWriteStateMap(HashTable):
         while attempts <= MAX_RESTARTS:
             entry = cython.cast(Entry, p)
             old = entry.value
-            new = self._copy(old)
+            new = self._copy_of(old)
             # The function may have changed the map, or the snapshot been released.
             p = self._find(h, key, namespace)
             if p is cython.NULL:

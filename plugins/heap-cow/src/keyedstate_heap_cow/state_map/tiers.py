@@ -37,6 +37,8 @@ def coldest(
             clean[0].append(entry.namespace)
             clean[1].append(entry.key)
         else:
+            # Now, because the lower tier writes the entry next: from then on it must know of its removal.
+            entry.hash |= STORED
             changed[0].append(entry.namespace)
             changed[1].append(entry.key)
             changed[2].append(entry.value)
@@ -50,12 +52,14 @@ def evict(hash_table: HashTable, namespaces: list, keys: list) -> cython.int:
     h: cython.ulonglong
     i: cython.Py_ssize_t
     p: Ref
+    entry: Entry
     for i in range(len(keys)):
         h = hash_table._hash(keys[i], namespaces[i])
         p = hash_table._find(h, keys[i], namespaces[i])
         if p is not cython.NULL:
-            hash_table._take_out(p, h)
+            entry = hash_table._take_out(p, h)
             hash_table._elsewhere += 1
+            del entry  # may run user code, now that the entry is counted
     return 0
 
 

@@ -1,0 +1,158 @@
+"""Tables of objects in two tiers where something fails, expires, or runs as plain Python."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from keyedstate import types
+from keyedstate.backend import Expiry, StateKind, StateMeta
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.testing import open_instance
+from keyedstate_spillable.store import open_space
+from keyedstate_spillable.table import TieredTable
+
+VOID = types.VOID_NAMESPACE
+GROUPS = KeyGroupRange(0, 9)
+TEXTS = StateMeta("texts", StateKind.LIST, types.STRING, types.VOID, types.list_of(types.INT64))
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key that cannot be hashed for a while."""
+
+    number: int
+    fails: ClassVar[bool] = False
+
+    def __hash__(self) -> int:
+        if Key.fails:
+            raise MemoryError
+        return hash(self.number)
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[Any]:
+    opened = open_instance("spillable", tmp_path, key_groups=GROUPS, max_parallelism=10)
+    yield opened
+    opened.close()
+
+
+def content(table: Any) -> dict[Any, Any]:
+    snapshot = table.snapshot()
+    found: dict[Any, Any] = {}
+    for key_group in snapshot.occupied(GROUPS):
+        for batch in snapshot.batches(key_group, 100):
+            found |= dict(zip(batch.keys, batch.values, strict=True))
+    snapshot.release()
+    return found
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_bulk_operations_load_spilled_entries_in_both_forms_of_the_map(instance: Any, compiled: bool) -> None:
+    table: TieredTable[Any, Any, Any] = TieredTable(
+        TEXTS, GROUPS, 10, lambda: open_space(TEXTS, instance.context), lambda _: 100.0, compiled=compiled
+    )
+    keys = [str(number) for number in range(100)]
+    groups = [number % 10 for number in range(100)]
+    table.put_many(groups, keys, VOID, [[number] for number in range(100)])
+    assert table.spill_coldest(100) == 100
+    assert table.get_many(groups, keys, VOID) == [[number] for number in range(100)]
+    assert table.spill_coldest(100) == 100
+    table.remove_many(groups[:50], keys[:50], VOID)
+    assert content(table) == {str(number): [number] for number in range(50, 100)}
+
+
+def test_an_entry_that_was_renewed_between_two_sweeps_is_kept(instance: Any) -> None:
+    table = instance.table(TEXTS)
+    now = 0
+    table.replace_meta(
+        replace(TEXTS, expiry=Expiry(10, lambda: now, lambda value: value if value[0] + 10 > now else None))
+    )
+    for number in range(9_000):
+        table.put(number % 3, str(number), VOID, [0])
+    for _ in range(2):
+        table.drop_expired()
+    for number in range(9_000):
+        table.put(number % 3, str(number), VOID, [20])
+    now = 25
+    for _ in range(10):
+        table.drop_expired()
+    assert len(table) == 9_000
+
+
+def test_one_sweep_drops_the_expired_entries_of_a_small_table_in_both_tiers(instance: Any) -> None:
+    table = instance.table(TEXTS)
+    now = 100
+    table.replace_meta(
+        replace(TEXTS, expiry=Expiry(10, lambda: now, lambda value: value if value[0] + 10 > now else None))
+    )
+    for number in range(200):
+        table.put(number % 3, str(number), VOID, [number])
+    table.spill_coldest(100)
+    table.drop_expired()
+    assert sorted(content(table)) == sorted(str(number) for number in range(91, 200))
+
+
+def test_an_entry_whose_eviction_failed_after_its_row_was_written_can_be_removed(instance: Any) -> None:
+    table = instance.table(replace(TEXTS, key_serializer=types.record_of(Key)))
+    table.put(0, Key(1), VOID, [1])
+    table.spill(0, 10)
+    table.put(0, Key(2), VOID, [2])
+    Key.fails = True
+    with pytest.raises(MemoryError):
+        table.spill(0, 10)
+    Key.fails = False
+    assert content(table) == {Key(1): [1], Key(2): [2]}
+    table.remove(0, Key(2), VOID)
+    assert not table.contains(0, Key(2), VOID)
+    assert content(table) == {Key(1): [1]}
+    assert len(table) == 1
+
+
+def test_a_value_that_cannot_be_written_stays_in_memory_with_the_others(instance: Any) -> None:
+    table = instance.table(TEXTS)
+    for number in range(20):
+        table.put(0, str(number), VOID, [number])
+    table.put(0, "bad", VOID, ["no number"])
+    with pytest.raises(Exception, match="no number"):
+        table.spill(0, 100)
+    assert len(table) == 21
+    table.put(0, "bad", VOID, [20])
+    assert table.spill(0, 100) == 21
+    assert table.get(0, "bad", VOID) == [20]
+
+
+def test_the_entries_of_a_table_are_freed_when_it_is_rewritten_or_closed(tmp_path: Path) -> None:
+    opened: Any = open_instance("spillable", tmp_path, key_groups=GROUPS, max_parallelism=10)
+    table = opened.table(TEXTS)
+    first, second = [1], [2]
+    gc.disable()
+    try:
+        table.put(0, "a", VOID, first)
+        table.rewrite(TEXTS, None, None, lambda _: second)
+        assert sys.getrefcount(first) == 2
+        with pytest.raises(ZeroDivisionError):
+            table.rewrite(TEXTS, None, None, lambda _: 1 / 0)
+        opened.close()
+        del table, opened
+        assert sys.getrefcount(second) == 2
+    finally:
+        gc.enable()
+
+
+def test_an_entry_of_the_key_nan_is_found_after_its_group_was_loaded(instance: Any) -> None:
+    table = instance.table(replace(TEXTS, key_serializer=types.FLOAT64))
+    nan = types.FLOAT64.canonical(float("nan"))
+    table.put(0, nan, VOID, [1])
+    table.spill(0, 10)
+    assert table.load(0, 10) == 1
+    assert table.get(0, nan, VOID) == [1]
+    table.rewrite(table.meta, None, None, None)
+    assert len(table) == 1
+    assert list(table.keys_and_namespaces()) == [(nan, VOID)]
