@@ -29,6 +29,7 @@ install "${tools[@]}"
 
 distributions=(--editable "framework[demo,spark,test]")
 for folder in plugins/*/ contrib/sqlite/; do
-    if [ -f "$folder/pyproject.toml" ] && [ ! -f "$folder/setup.py" ]; then distributions+=(--editable "$folder"); fi
+    if [ -f "$folder/pyproject.toml" ]; then distributions+=(--editable "$folder"); fi
 done
-install --no-build-isolation "${distributions[@]}"
+# Another distribution needs heap-cow, so it is installed with them; the Makefile compiles it when its source changes.
+KEYEDSTATE_HEAP_COW_PURE=1 install --no-build-isolation "${distributions[@]}"

@@ -1,8 +1,9 @@
 """A job whose state grows far beyond its memory; run as a process, by test_limits.py.
 
-    python growing_job.py BACKEND FOLDER ENTRIES VALUE_BYTES BUDGET_BYTES LIMIT_BYTES ENTRIES_AN_EPOCH
+    python growing_job.py BACKEND FOLDER ENTRIES VALUE_BYTES BUDGET LIMIT ENTRIES_AN_EPOCH FILE_BYTES
 
-The budget and the limit of the process's data come on top of what it occupies before.  It prints a line of
+No file may become larger than FILE_BYTES, as on a full disk; 0 for no limit.  The budget and the limit of
+the process's data, in bytes, come on top of what it occupies before.  It prints a line of
 JSON when it begins, and another one when every entry was read again and was right.
 """
 
@@ -44,7 +45,7 @@ def tell(document: dict[str, Any]) -> None:
 
 def main() -> None:
     backend, folder = sys.argv[1:3]
-    entries, size, budget, limit, per_epoch = map(int, sys.argv[3:])
+    entries, size, budget, limit, per_epoch, file_bytes = map(int, sys.argv[3:])
     state = ValueState("state", types.STRING)
     before = occupied("VmRSS")
     options: dict[str, Any] = {"backend": backend}
@@ -62,6 +63,8 @@ def main() -> None:
     )
     accessor = keyed.get_state(state)
     resource.setrlimit(resource.RLIMIT_DATA, (occupied("VmData") + limit, resource.RLIM_INFINITY))
+    if file_bytes:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, resource.RLIM_INFINITY))
     tell({"most": before + budget})
     epoch = 0
     for number in range(entries):

@@ -18,11 +18,11 @@ ENTRIES, VALUE_BYTES = 250_000, 850
 
 
 def run(
-    backend: str, folder: Path, *, per_epoch: int, limit: int = 2 * BUDGET
+    backend: str, folder: Path, *, per_epoch: int, limit: int = 2 * BUDGET, file_bytes: int = 0
 ) -> tuple[subprocess.Popen[str], int, float]:
     """Run the job; return it, the largest resident set seen, and that as a part of the budget."""
     folder.mkdir(exist_ok=True)
-    numbers = (ENTRIES, VALUE_BYTES, BUDGET, limit, per_epoch)
+    numbers = (ENTRIES, VALUE_BYTES, BUDGET, limit, per_epoch, file_bytes)
     job = subprocess.Popen(
         [sys.executable, Path(__file__).with_name("growing_job.py"), backend, folder, *map(str, numbers)],
         stdout=subprocess.PIPE,
@@ -56,3 +56,14 @@ def test_one_epoch_may_bring_three_times_the_budget(tmp_path: Path) -> None:
     job, _, part = run("spillable", tmp_path / "spillable", per_epoch=ENTRIES)
     assert job.returncode == 0, job.stderr.read() if job.stderr else ""
     assert part <= 1.15
+
+
+def test_a_job_continues_in_memory_where_the_disk_is_full(tmp_path: Path) -> None:
+    """What cannot be spilled stays, and the log says so."""
+    job, _, _ = run(
+        "spillable", tmp_path / "spillable", per_epoch=20_000, limit=20 * BUDGET, file_bytes=256 << 10
+    )
+    assert job.stderr is not None
+    log = job.stderr.read()
+    assert job.returncode == 0, log
+    assert "entries cannot be spilled and stay in memory" in log

@@ -12,6 +12,7 @@ from keyedstate.backend import (
     SpillableTable,
     SpillManager,
 )
+from keyedstate.errors import KeyedStateError
 from keyedstate_spillable import monitor
 from keyedstate_spillable.adaptive import AdaptivePolicy
 from keyedstate_spillable.monitor import MemoryAccount, monotonic_ms
@@ -39,6 +40,8 @@ _STEP_BYTES = 1 << 20
 _UNMEASURED_BYTES = 256.0
 #: Milliseconds after which an access counts half in a rate.
 _HALF_LIFE_MS = 30_000
+#: How long nothing is spilled after the disk has refused entries.
+_REFUSED_MS = 10_000
 #: Part of the budget below which an instance's entries are not what exhausts it.
 _LITTLE = 0.02
 
@@ -118,6 +121,8 @@ class TieredSpillManager(SpillManager):
         self._moving_ms = 0
         self._own_bytes = 0.0
         self._faults: set[str] = set()
+        #: Until when nothing is spilled, after the disk has refused entries.
+        self._refused_until_ms: int | None = None
         self._warned = False
 
     # -- called between chunks of rows ----------------------------------------------------------------------
@@ -176,7 +181,7 @@ class TieredSpillManager(SpillManager):
         if emergency:
             self._warn_of_others(signals)
         decision, moves = self._decide(signals, maps, emergency=emergency)
-        if not moves:
+        if not moves or (decision.action is Action.SPILL and self._is_refused()):
             return
         if decision.action is Action.SPILL and decision.cancel_snapshots and self._cancels:
             cancelled = cancel_snapshots()
@@ -197,6 +202,9 @@ class TieredSpillManager(SpillManager):
         self._moves = deque(moves)
         if decision.urgent:
             self._move(None)
+
+    def _is_refused(self) -> bool:
+        return self._refused_until_ms is not None and self._clock() < self._refused_until_ms
 
     def _is_due(self) -> bool:
         now = self._clock()
@@ -267,9 +275,22 @@ class TieredSpillManager(SpillManager):
     def _move(self, slice_ms: int | None) -> None:
         """Move entries for so many milliseconds, or all that was decided."""
         began = self._clock()
-        for _ in self._steps():
-            if slice_ms is not None and self._clock() - began >= slice_ms:
-                break
+        try:
+            for _ in self._steps():
+                if slice_ms is not None and self._clock() - began >= slice_ms:
+                    break
+        except (KeyedStateError, OSError) as error:
+            if self._action is Action.LOAD:
+                raise
+            # The entries are still in memory, where the job may continue.
+            self._moves.clear()
+            self._refused_until_ms = self._clock() + _REFUSED_MS
+            self._counts["refused-moves"] += 1
+            _log.error(
+                "spillable: entries cannot be spilled and stay in memory; the next attempt is in %d s: %s",
+                _REFUSED_MS // 1000,
+                error,
+            )
         self._memory.adjust(self._owner, max(int(self._own_bytes), 0))
         if not self._moves:
             self._triggered_ms = self._clock()

@@ -212,12 +212,16 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
     def load(self, key_group: int, limit: int) -> int:
         state_map = self.maps[key_group - self.key_groups.start]
         before = state_map.elsewhere
+        left: int | None = None
         while state_map.elsewhere and before - state_map.elsewhere < limit:
             row = self._loaded.get(key_group, b"")
             entries = next(self.rows.entries_of(key_group, row), None)
             if entries is None:
                 # Again from the first row: entries were spilled after the walk had passed their rows.
                 self._loaded.pop(key_group, None)
+                if left == state_map.elsewhere:
+                    break  # a whole pass has found nothing: two rows have keys that are equal in memory
+                left = state_map.elsewhere
                 continue
             for entry in entries:
                 self._loaded[key_group] = entry.row
