@@ -89,8 +89,8 @@ class SpilledRows(DiskRows):
     def __init__(self, meta: StateMeta, max_parallelism: int, space: RowSpace) -> None:
         super().__init__(space)
         self._max_parallelism = max_parallelism
-        #: Keys of one namespace that were looked up and have no row; true until a row is written.
-        self._absent: set[Any] = set()
+        #: Key groups and keys of one namespace that were looked up and have no row, until a row is written.
+        self._absent: set[tuple[int, Any]] = set()
         self._absent_in: Any = None
         self.adopt(meta)
 
@@ -100,16 +100,16 @@ class SpilledRows(DiskRows):
         self.of = EntryRows(meta, self._max_parallelism)
         self.address = self.of.layout.address
 
-    def note_absent(self, keys: Iterable[Any], namespace: Any) -> None:
-        """Note keys that have no row: what looks for them now is likely to write them next."""
+    def note_absent(self, addresses: Iterable[tuple[int, Any]], namespace: Any) -> None:
+        """Note key groups and keys that have no row: a read is often followed by a write."""
         if namespace != self._absent_in or len(self._absent) > _ABSENT_KEYS:
             self._absent.clear()
         self._absent_in = namespace
-        self._absent.update(keys)
+        self._absent.update(addresses)
 
-    def is_absent(self, key: Any, namespace: Any) -> bool:
-        """Return whether a key is known to have no row."""
-        return key in self._absent and namespace == self._absent_in
+    def is_absent(self, key_group: int, key: Any, namespace: Any) -> bool:
+        """Return whether an address is known to have no row."""
+        return (key_group, key) in self._absent and namespace == self._absent_in
 
     def reading(self) -> EntryRows:
         """Return a codec for another thread."""

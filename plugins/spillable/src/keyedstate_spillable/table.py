@@ -68,7 +68,7 @@ class _Tier:
 
     def load(self, key: Any, namespace: Any) -> None:
         rows: SpilledRows = self._table.rows
-        if rows.is_absent(key, namespace):
+        if rows.is_absent(self._key_group, key, namespace):
             return
         found = rows.read(rows.address(self._key_group, key, namespace))
         if found is not None:
@@ -242,7 +242,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
             return
         groups, wanted = list(key_groups), list(keys)
         missing = self.module.find_missing(self.maps, self.key_groups.start, groups, wanted, namespace)
-        missing = [i for i in missing if not self.rows.is_absent(wanted[i], namespace)]
+        missing = [i for i in missing if not self.rows.is_absent(groups[i], wanted[i], namespace)]
         if missing:
             self._load_many([groups[i] for i in missing], [wanted[i] for i in missing], namespace)
         yield groups, wanted
@@ -253,7 +253,8 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         found = self.rows.get_many(rows)
         if None in found:
             exist = [data is not None for data in found]
-            self.rows.note_absent(compress(keys, [not found for found in exist]), namespace)
+            absent = compress(zip(key_groups, keys, strict=True), [not found for found in exist])
+            self.rows.note_absent(absent, namespace)
             key_groups, keys = list(compress(key_groups, exist)), list(compress(keys, exist))
         values, stamps = self.rows.of.decode_many([data for data in found if data is not None])
         self.module.admit_many(self.maps, self.key_groups.start, key_groups, keys, namespace, values, stamps)
