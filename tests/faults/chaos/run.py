@@ -223,10 +223,17 @@ class _Run(Harness):
             begun(self.folder, driver.process.pid).exists() for driver in self._drivers
         )
 
+    def _has_room(self) -> bool:
+        """Return whether another driver may start; idle ones get input, over which all but one end."""
+        is_idle = answer.committed_epochs(self.folder) >= self._given and self._all_run()
+        if is_idle:
+            self._give(min(self._given + 1, self._disturbed))
+        return 0 < len(self._drivers) < _MOST_DRIVERS or (is_idle and self._given == self._disturbed)
+
     def _strike(self, event: dict[str, Any]) -> None:
         """Do what an event says, if there is something that it can strike."""
         if event["name"] == SECOND_DRIVER:
-            self._until(lambda: 0 < len(self._drivers) < _MOST_DRIVERS)
+            self._until(self._has_room)
             self._mark(event, f"beside {len(self._drivers)}")
             self._begin(until=str(self._at_rest))
             return
