@@ -164,11 +164,11 @@ class World:
 
     @contextmanager
     def running(
-        self, policy: SpillPolicy, budget: int = 1024 * MIB, *, cancels: bool = True
+        self, policy: SpillPolicy, budget: int = 1024 * MIB, *, cancels: bool = True, without_state: int = 0
     ) -> Iterator[Callable[[int], TieredSpillManager]]:
         """Give a function that lets time pass, measures, and balances once."""
         monitor = MemoryMonitor(self.machine, self.clock)  # type: ignore[arg-type]
-        memory = MemoryAccount(monitor, budget, 0)
+        memory = MemoryAccount(monitor, budget, 0, without_state)
         manager = TieredSpillManager(
             policy, AdaptivePolicy(options()), memory, cancels=cancels, owner=self, clock=self.clock
         )

@@ -67,3 +67,27 @@ def test_a_job_continues_in_memory_where_the_disk_is_full(tmp_path: Path) -> Non
     log = job.stderr.read()
     assert job.returncode == 0, log
     assert "entries cannot be spilled and stay in memory" in log
+
+
+_LARGE_PROCESS = """
+import sys
+from pathlib import Path
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.testing import open_instance
+import keyedstate_spillable.plugin
+from keyedstate_spillable.container import SystemMemory
+
+left = bytearray(b"x") * (128 << 20)
+budget = SystemMemory().process_bytes() - (32 << 20)
+options = {"spillable.memory-budget": budget, "spillable.disk-memory": 8 << 20}
+open_instance(
+    "spillable", Path(sys.argv[1]), options=options, key_groups=KeyGroupRange(0, 1), max_parallelism=2
+).close()
+"""
+
+
+def test_a_process_that_became_larger_than_the_budget_opens_an_instance(tmp_path: Path) -> None:
+    """Nobody knows how much of it an earlier job has freed, and a restart must not fail for it."""
+    command = [sys.executable, "-c", _LARGE_PROCESS, str(tmp_path)]
+    opened = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert opened.returncode == 0, opened.stderr

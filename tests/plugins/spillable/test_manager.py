@@ -284,13 +284,13 @@ def test_a_policy_that_works_again_decides_again():
     assert table.disk[0] == 10
 
 
-def test_a_budget_that_the_process_alone_exceeds_is_refused():
+def test_a_budget_that_the_process_exceeds_without_any_state_is_refused():
     world = World()
     with (
         pytest.raises(
             SmallMemoryBudgetError, match=f"occupies {100 * MIB} .* Set it to {116 * MIB} at least"
         ),
-        world.running(Scripted(), budget=64 * MIB),
+        world.running(Scripted(), budget=64 * MIB, without_state=100 * MIB),
     ):
         pass
 

@@ -202,7 +202,7 @@ def used(memory: MemoryAccount, machine: Machine, entries: int, process: int) ->
 def test_what_entries_have_freed_does_not_count_although_the_process_keeps_it(
     measuring: MemoryMonitor, machine: Machine
 ):
-    memory = MemoryAccount(measuring, 1_000 * MIB, 0)
+    memory = MemoryAccount(measuring, 1_000 * MIB, 0, 0)
     assert used(memory, machine, 0, 100) == 100
     assert used(memory, machine, 500, 600) == 600
     assert used(memory, machine, 300, 600) == 400
@@ -211,21 +211,21 @@ def test_what_entries_have_freed_does_not_count_although_the_process_keeps_it(
 
 
 def test_memory_of_others_counts_as_soon_as_the_process_grows(measuring: MemoryMonitor, machine: Machine):
-    memory = MemoryAccount(measuring, 1_000 * MIB, 0)
+    memory = MemoryAccount(measuring, 1_000 * MIB, 0, 0)
     used(memory, machine, 500, 600)
     used(memory, machine, 400, 600)
     assert used(memory, machine, 400, 700) == 600
 
 
 def test_growth_near_the_budget_means_that_less_was_free(measuring: MemoryMonitor, machine: Machine):
-    memory = MemoryAccount(measuring, 1_000 * MIB, 0)
+    memory = MemoryAccount(measuring, 1_000 * MIB, 0, 0)
     used(memory, machine, 800, 950)
     assert used(memory, machine, 100, 950) == 250
     assert used(memory, machine, 100, 980) == 250 + 30 + 30
 
 
 def test_what_databases_may_occupy_counts_before_they_do(measuring: MemoryMonitor, machine: Machine):
-    memory = MemoryAccount(measuring, 1_000 * MIB, 64 * MIB)
+    memory = MemoryAccount(measuring, 1_000 * MIB, 64 * MIB, 0)
     assert used(memory, machine, 300, 400) == 464
     assert used(memory, machine, 300, 430) == 464, "they occupy a part"
     assert used(memory, machine, 200, 430) == 364
@@ -234,14 +234,31 @@ def test_what_databases_may_occupy_counts_before_they_do(measuring: MemoryMonito
 
 
 def test_an_estimate_that_is_too_large_is_bounded_by_the_process(measuring: MemoryMonitor, machine: Machine):
-    memory = MemoryAccount(measuring, 1_000 * MIB, 0)
+    memory = MemoryAccount(measuring, 1_000 * MIB, 0, 0)
     assert used(memory, machine, 900, 400) == 400
+
+
+def test_what_another_job_has_left_in_the_process_can_be_used_again(
+    measuring: MemoryMonitor, machine: Machine
+):
+    machine.process = 1_200 * MIB
+    measuring.sample()
+    memory = MemoryAccount(measuring, 1_000 * MIB, 64 * MIB, 100 * MIB)
+    assert used(memory, machine, 0, 1_200) == 564, "half of the budget counts as what is in use"
+    assert used(memory, machine, 200, 1_200) == 764
+    assert used(memory, machine, 200, 1_300) == 900, "the process grew, so 100 MiB of the 700 were not free"
+    assert used(memory, machine, 0, 700) == 564, "it was returned to the system"
+
+
+def test_a_process_that_had_the_budget_without_any_state_is_refused(measuring: MemoryMonitor):
+    with pytest.raises(SmallMemoryBudgetError, match=f"Set it to {1_080 * MIB} at least"):
+        MemoryAccount(measuring, 1_000 * MIB, 64 * MIB, 1_000 * MIB)
 
 
 def test_without_a_resident_set_the_estimates_count(measuring: MemoryMonitor, machine: Machine):
     machine.process = None
     measuring.sample()
-    memory = MemoryAccount(measuring, 1_000 * MIB, 0)
+    memory = MemoryAccount(measuring, 1_000 * MIB, 0, 0)
     assert memory.note("one", 300, measuring.latest) == (300, 300)
     assert memory.note("two", 200, measuring.latest) == (500, 500)
     memory.adjust("one", 100)

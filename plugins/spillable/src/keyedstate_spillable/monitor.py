@@ -24,9 +24,16 @@ _GROWTH_SAMPLES = 10
 _LONGEST_MS = 60_000
 #: Memory that entries need at the least beside what the process occupies without them.
 _LEAST_FOR_STATE = 16 * MIB
+#: Part of the budget that counts as occupied by others at the most when the first instance is opened, unless
+#: the process has occupied more from its beginning.
+_OTHERS_AT_FIRST = 0.5
 #: Part of the budget that must have been spilled before freed memory is returned to the system: that takes
 #: milliseconds.
 _WORTH_RETURNING = 0.02
+
+
+#: The resident set of this process when it loaded the backend, when none of it was state.
+_WITHOUT_STATE = SystemMemory().process_bytes() or 0
 
 
 def monotonic_ms() -> int:
@@ -134,35 +141,43 @@ class MemoryAccount:
         Bytes.
     reserved : int
         What databases may occupy of them, of which they have nothing yet.
+    without_state : int
+        What the process occupied before it had any state.
 
     Raises
     ------
     SmallMemoryBudgetError
-        Where the process occupies the budget without any state.
+        Where that is the budget.
 
     Notes
     -----
     What a process frees stays in its resident set, in part or whole, until it is used again.  So the used
     memory is the entries, and what else the process occupies: its resident set without the most that entries
     have been.  That is at least what it occupied at first, and what is reserved.
+
+    A process that opens an instance may have freed the state of another job, of a failed attempt for
+    instance, which tells nothing of the budget.  So of a large resident set at first, a part counts as what
+    can be used again, until the resident set grows.
     """
 
-    def __init__(self, monitor: MemoryMonitor, budget: int, reserved: int) -> None:
+    def __init__(self, monitor: MemoryMonitor, budget: int, reserved: int, without_state: int) -> None:
         self.monitor = monitor
         self.budget = budget
+        least = without_state + reserved + _LEAST_FOR_STATE
+        if budget < least:
+            raise SmallMemoryBudgetError(budget, without_state, least)
+        occupied = monitor.latest.process_bytes or 0
+        others = max(without_state, min(occupied, int(_OTHERS_AT_FIRST * budget)))
+        self._reserved = reserved
+        self._least_other = others + reserved
         self._lock = threading.Lock()
         #: The estimated bytes of the entries in memory, by instance, and the most that they were in all.
         self._entries: dict[object, int] = {}
-        self._most = 0
+        self._most = max(occupied - others, 0)
         #: What was spilled since freed memory was returned to the system.
         self._freed = 0
-        self._reserved = reserved
-        occupied = monitor.latest.process_bytes or 0
-        self._least_other = occupied + reserved
         #: The largest resident set, or where an emergency begins.
-        self._record = int(EMERGENCY_MARK * budget)
-        if budget < self._least_other + _LEAST_FOR_STATE:
-            raise SmallMemoryBudgetError(budget, occupied, self._least_other + _LEAST_FOR_STATE)
+        self._record = max(occupied, int(EMERGENCY_MARK * budget))
 
     def note(self, instance: object, entry_bytes: int, sample: MemorySample) -> tuple[int, int]:
         """Note the estimate of an instance's entries; return those of all instances, and the used memory."""
@@ -227,9 +242,12 @@ def acquire(instance: object, budget: int | float, reserved: int, interval_ms: i
         if budget not in _shared:
             system = SystemMemory()
             size = budget if isinstance(budget, int) else int(budget * (system.available_bytes() or 0))
+            # What the state of another job has left.
+            pa.default_memory_pool().release_unused()
+            return_freed_memory()
             monitor = MemoryMonitor(system)
             try:
-                _shared[budget] = MemoryAccount(monitor, size, reserved), set()
+                _shared[budget] = MemoryAccount(monitor, size, reserved, _WITHOUT_STATE), set()
             except SmallMemoryBudgetError:
                 monitor.close()
                 raise
