@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Protocol
 
 import pyarrow as pa
 
-from keyedstate.errors import SorterClosedError, SortMemoryError, SpillError
+from keyedstate.errors import SortMemoryError
 from keyedstate.memory.manager import MemoryManager
 from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.sorting.merging import sorted_rows
 from keyedstate.memory.sorting.run_files import KEY_COLUMNS, key_columns, run_schema
 from keyedstate.memory.sorting.spilled_runs import FAN_IN, SpilledRuns
+from keyedstate.memory.sorting.spilling_sorter import SpillingSorter
 
 #: The least memory of a sorter: some batches of a usual size.
 MIN_MEMORY_BYTES: Final = 1 << 20
@@ -42,8 +42,8 @@ class RowOrder(Protocol):
         """Return keys that always decide, in the same order."""
 
 
-class BatchSorter:
-    """A sorter of any number of rows, in a limited memory; a context manager that closes it.
+class BatchSorter(SpillingSorter):
+    """A sorter of any number of rows, in a limited memory.
 
     Rows stay in columns: none becomes a Python object.
 
@@ -96,18 +96,12 @@ class BatchSorter:
         self._most_waiting = min(memory_bytes // _COPIES, _LARGEST_RUN)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
-        self._finished = self._closed = False
-        self._runs = SpilledRuns(folder, self._schema, self._whole_keys, memory_bytes, fan_in)
+        super().__init__(SpilledRuns(folder, self._schema, self._whole_keys, memory_bytes, fan_in))
         self._memory = memory
         memory.reserve(self, memory_bytes)
 
     def __str__(self) -> str:
         return "a sorter of rows"
-
-    @property
-    def runs(self) -> int:
-        """How many sorted runs are on disk."""
-        return len(self._runs)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows.
@@ -151,36 +145,20 @@ class BatchSorter:
         self._finished = True
         if self._runs and self._waiting:
             self._spill()
-        try:
+        with self._closed_by_a_failed_write():
             for batch in self._runs.merged() if self._runs else self._sorted():
                 yield pa.RecordBatch.from_arrays(batch.columns[KEY_COLUMNS:], schema=self._rows_schema)
                 self._check_open()
-        except SpillError:
-            self.close()
-            raise
 
     def close(self) -> None:
-        """Drop the rows, delete all files, and release the memory; again has no effect."""
         self._closed = True
         self._memory.release_all(self)
         self._waiting.clear()
         self._runs.close()
 
-    def _check_unread(self) -> None:
-        self._check_open()
-        if self._finished:
-            raise SorterClosedError("has been read")
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SorterClosedError("was closed")
-
     def _spill(self) -> None:
-        try:
+        with self._closed_by_a_failed_write():
             self._runs.add(self._sorted())
-        except SpillError:
-            self.close()
-            raise
 
     def _sorted(self) -> Iterator[pa.RecordBatch]:
         """Yield the waiting rows in their order, of which none wait then."""
@@ -195,11 +173,3 @@ class BatchSorter:
 
     def _whole_keys(self, rows: pa.RecordBatch) -> pa.LargeBinaryArray:
         return self._order.whole_keys([rows.column(KEY_COLUMNS + place) for place in self._columns])
-
-    def __enter__(self) -> BatchSorter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

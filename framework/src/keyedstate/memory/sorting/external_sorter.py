@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from keyedstate.errors import SorterClosedError, SortMemoryError, SpillError
+from keyedstate.errors import SortMemoryError
 from keyedstate.memory.manager import MemoryManager
 from keyedstate.memory.sorting.index_sorter import MIN_PAGES, RecordOrder
 from keyedstate.memory.sorting.large_records import LargeRecords
 from keyedstate.memory.sorting.normalized_key_sorter import NormalizedKeySorter
 from keyedstate.memory.sorting.run_files import KEY_COLUMNS, record_schema
 from keyedstate.memory.sorting.spilled_runs import FAN_IN, SpilledRuns
+from keyedstate.memory.sorting.spilling_sorter import SpillingSorter
 
 T = TypeVar("T")
 
 
-class ExternalSorter(Generic[T]):
-    """A sorter of any number of records, in a fixed memory; a context manager that closes it.
+class ExternalSorter(SpillingSorter, Generic[T]):
+    """A sorter of any number of records, in a fixed memory.
 
     Half of the memory are pages of a `NormalizedKeySorter`.  The other half is reserved for the arrays that
     a sort takes, and later for the merge.  A record that is larger than a page is written to a file at once.
@@ -61,9 +61,8 @@ class ExternalSorter(Generic[T]):
         self._memory = memory
         self._reserved = memory_bytes - pages * memory.page_bytes
         schema = record_schema(order.key_bytes)
-        self._runs = SpilledRuns(folder, schema, self._whole_keys, self._reserved, fan_in)
+        super().__init__(SpilledRuns(folder, schema, self._whole_keys, self._reserved, fan_in))
         self._large = LargeRecords(self._runs.path("large"))
-        self._finished = self._closed = False
         memory.reserve(self, self._reserved)
         try:
             self._pages = memory.allocate_pages(self, pages)
@@ -76,11 +75,6 @@ class ExternalSorter(Generic[T]):
 
     def __str__(self) -> str:
         return "an external sorter"
-
-    @property
-    def runs(self) -> int:
-        """How many sorted runs are on disk."""
-        return len(self._runs)
 
     @property
     def spilled_bytes(self) -> int:
@@ -108,17 +102,12 @@ class ExternalSorter(Generic[T]):
         SorterClosedError
             After `sorted` or `close`.
         """
-        self._check_open()
-        if self._finished:
-            raise SorterClosedError("has been read")
+        self._check_unread()
         written = 0
         while written < len(records):
             chunk = records[written : written + self._most - len(self._sorter)]
-            try:
+            with self._closed_by_a_failed_write():
                 stored = self._sorter.write_many(chunk)
-            except SpillError:
-                self.close()
-                raise
             written += stored
             if stored < len(chunk) or len(self._sorter) == self._most:
                 self._spill()
@@ -141,32 +130,16 @@ class ExternalSorter(Generic[T]):
         return self._merged() if self._runs else self._in_memory()
 
     def close(self) -> None:
-        """Release the memory, and delete all files; again has no effect."""
         if not self._closed:
             self._closed = True
             self._memory.release_all(self)
             self._runs.close()
             self._large.close()
 
-    def __enter__(self) -> ExternalSorter[T]:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SorterClosedError("was closed")
-
     def _spill(self) -> None:
         self._sorter.sort()
-        try:
+        with self._closed_by_a_failed_write():
             self._runs.add(self._sorter.blocks(self._runs.batch_bytes))
-        except SpillError:
-            self.close()
-            raise
         self._sorter.reset()
 
     def _finish(self) -> None:
@@ -185,14 +158,11 @@ class ExternalSorter(Generic[T]):
             self._check_open()
 
     def _merged(self) -> Iterator[T]:
-        try:
+        with self._closed_by_a_failed_write():
             for batch in self._runs.merged():
                 for record in self._order.deserialize(self._data(batch)):
                     yield record
                     self._check_open()
-        except SpillError:
-            self.close()
-            raise
 
     def _whole_keys(self, rows: pa.RecordBatch) -> pa.LargeBinaryArray:
         return self._order.whole_keys(self._order.deserialize(self._data(rows)))

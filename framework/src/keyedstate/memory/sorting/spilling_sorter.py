@@ -1,0 +1,61 @@
+"""What the sorters that spill runs to disk share: how they are read once, how they fail, and how they end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TypeVar
+
+from keyedstate.errors import SorterClosedError, SpillError
+from keyedstate.memory.sorting.spilled_runs import SpilledRuns
+
+S = TypeVar("S", bound="SpillingSorter")
+
+
+class SpillingSorter(ABC):
+    """A sorter with runs on disk; a context manager that closes it.
+
+    Parameters
+    ----------
+    runs : SpilledRuns
+    """
+
+    def __init__(self, runs: SpilledRuns) -> None:
+        self._runs = runs
+        self._finished = self._closed = False
+
+    @property
+    def runs(self) -> int:
+        """How many sorted runs are on disk."""
+        return len(self._runs)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the memory, and delete all files; again has no effect."""
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SorterClosedError("was closed")
+
+    def _check_unread(self) -> None:
+        self._check_open()
+        if self._finished:
+            raise SorterClosedError("has been read")
+
+    @contextmanager
+    def _closed_by_a_failed_write(self) -> Iterator[None]:
+        try:
+            yield
+        except SpillError:
+            self.close()
+            raise
+
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
