@@ -17,7 +17,7 @@ from keyedstate.config import (
     integer,
     string,
 )
-from keyedstate.memory import DEFAULT_MANAGED_BYTES, DEFAULT_WEIGHTS
+from keyedstate.memory import DEFAULT_MANAGED_BYTES, DEFAULT_WEIGHTS, ProcessMemory, process_memory
 
 
 def names(name: str, text: str) -> ConfigOption[tuple[str, ...]]:
@@ -394,3 +394,8 @@ class Configuration(Settings):
     """The options of the framework and of its plugins that were set, and where; `Settings` describes it."""
 
     declared = OPTIONS
+
+
+def managed_memory(config: Configuration) -> ProcessMemory:
+    """Return the managed memory of this process; the first call divides it as the options say."""
+    return process_memory(config[MEMORY_MANAGED_SIZE], dict(config[MEMORY_WEIGHTS]))

@@ -8,13 +8,11 @@ from typing import Any
 
 from keyedstate.backend import Capability
 from keyedstate.checkpoint import CheckpointStorage, FullSnapshotRules
-from keyedstate.memory import process_memory
 from keyedstate.options import (
-    MEMORY_MANAGED_SIZE,
-    MEMORY_WEIGHTS,
     TIMERS_QUEUE,
     TYPES_GENERIC,
     Configuration,
+    managed_memory,
 )
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state.registry.chosen_backend import ChosenBackend
@@ -55,7 +53,7 @@ def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
     Discovering plugins takes milliseconds.
     """
     config = configuration_in_task(settings)
-    process_memory(config[MEMORY_MANAGED_SIZE], dict(config[MEMORY_WEIGHTS]))
+    managed_memory(config)
     return choose_backend(config)
 
 

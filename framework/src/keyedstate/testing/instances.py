@@ -12,8 +12,7 @@ from keyedstate.backend import AnyStateTable, BackendContext, Snapshot, Snapshot
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.memory import process_memory
-from keyedstate.options import MEMORY_MANAGED_SIZE, MEMORY_WEIGHTS, Configuration
+from keyedstate.options import Configuration, managed_memory
 from keyedstate.plugins import Backend, PluginRegistry
 
 _numbers = itertools.count()
@@ -79,7 +78,7 @@ def chosen_backend(name: str, options: Mapping[str, object]) -> tuple[Backend, M
     settings = Configuration({**options, "backend": name})
     registry = PluginRegistry(settings)
     backend = registry.choose()
-    process_memory(settings[MEMORY_MANAGED_SIZE], dict(settings[MEMORY_WEIGHTS]))
+    managed_memory(settings)
     return backend, settings.plugin_options(registry.options, name)
 
 

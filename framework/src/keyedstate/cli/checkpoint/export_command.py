@@ -21,9 +21,9 @@ from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage, read_settings
 from keyedstate.errors import TargetExistsError, did_you_mean
-from keyedstate.memory.process import SORT, process_memory
+from keyedstate.memory import SORT
 from keyedstate.memory.sorting import BatchSorter
-from keyedstate.options import MEMORY_MANAGED_SIZE, MEMORY_WEIGHTS
+from keyedstate.options import managed_memory
 from keyedstate.types.orders import ColumnOrder
 from keyedstate.working_folder import WorkingFolder
 
@@ -164,8 +164,7 @@ def _sorted(
     reader: StateReader, batches: Iterator[pa.RecordBatch], config: Path | None
 ) -> Iterator[pa.RecordBatch]:
     """Yield the entries in the order of their addresses."""
-    settings = read_settings(config)
-    memory = process_memory(settings[MEMORY_MANAGED_SIZE], dict(settings[MEMORY_WEIGHTS]))
+    memory = managed_memory(read_settings(config))
     columns = [reader.schema.names.index(name) for name in reader.address]
     order = ColumnOrder([*reader.address.values()])
     with (
