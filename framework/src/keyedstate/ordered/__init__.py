@@ -5,6 +5,7 @@ Implement `OrderedStore`, `RowSpace` and `RowCopy`, and let the hook that create
 `FullRestoreOperation` do the rest.
 """
 
+from keyedstate.ordered.codecs import ValueCodec
 from keyedstate.ordered.list_map_tables import create_ordered_table
 from keyedstate.ordered.object_cache import ObjectMemory
 from keyedstate.ordered.rewriting import RewritingTable
@@ -32,6 +33,7 @@ __all__ = [
     "RowLayout",
     "RowReader",
     "RowSpace",
+    "ValueCodec",
     "WriteBuffer",
     "create_ordered_table",
     "end_of",

@@ -23,6 +23,7 @@ from keyedstate.ordered.snapshots import CopiedChanges, CopiedEntries, OrderedVi
 from keyedstate.ordered.store import end_of
 from keyedstate.ordered.tracked_addresses import TrackedRows
 from keyedstate.ordered.write_buffer import ABSENT, WriteBuffer
+from keyedstate.tables import converted_entries
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -266,11 +267,7 @@ class OrderedTable(
             for writes in (False, True):
                 for key_group in snapshot.occupied(self._key_groups):
                     for batch in snapshot.batches(key_group, _REWRITE_ENTRIES):
-                        new = EntryBatch(
-                            _converted(batch.namespaces, of_namespaces),
-                            _converted(batch.keys, of_keys),
-                            _converted(batch.values, of_values),
-                        )
+                        new = converted_entries(batch, of_keys, of_namespaces, of_values)
                         if writes:
                             self.adopt(old)
                             for namespace, key in zip(batch.namespaces, batch.keys, strict=True):
@@ -280,12 +277,6 @@ class OrderedTable(
         finally:
             snapshot.release()
         self.adopt(meta)
-
-
-def _converted(objects: Sequence[Any], conversion: Callable[[Any], Any] | None) -> Sequence[Any]:
-    if conversion is None:
-        return objects
-    return [None if found is None else conversion(found) for found in objects]
 
 
 class ValueTable(OrderedTable[K, N, V, ValueCodec]):

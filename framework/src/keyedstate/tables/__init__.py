@@ -9,6 +9,7 @@ from keyedstate.tables.columns import (
     column_of,
     is_numeric,
 )
+from keyedstate.tables.conversion import converted, converted_entries
 from keyedstate.tables.epoch_notes import EpochNotes, check_ascending
 from keyedstate.tables.full import SNAPSHOT_BATCH_ENTRIES, FullRestoreOperation, FullSnapshotStrategy
 from keyedstate.tables.gathered_changes import GatheredChanges, GroupChanges
@@ -28,5 +29,7 @@ __all__ = [
     "choose_base",
     "column_dtype",
     "column_of",
+    "converted",
+    "converted_entries",
     "is_numeric",
 ]

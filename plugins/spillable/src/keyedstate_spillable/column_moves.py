@@ -29,8 +29,8 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RowSpace, end_of
 from keyedstate_heap_cow import BEFORE, GONE, CopyOnWriteColumns, Keys, Slots
 from keyedstate_spillable.change_rows import ChangedRows, epochs_in
-from keyedstate_spillable.column_rows import ColumnRows, chunks
-from keyedstate_spillable.rows import DiskRows
+from keyedstate_spillable.column_rows import ColumnRows
+from keyedstate_spillable.rows import DiskRows, chunks
 
 K = TypeVar("K")
 N = TypeVar("N")

@@ -8,8 +8,7 @@ changed last, its liveness, and of each field whether it is present and its eigh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,8 +24,6 @@ _GROUP_BYTES = 2
 _LENGTH_BYTES = 4
 #: Groups are below 2**15, so no row of an entry begins with this byte.
 AFTER_ALL_GROUPS = b"\x80"
-#: Rows of a scan that are decoded together.
-_READ_TOGETHER = 8192
 
 Groups = npt.NDArray[np.int32]
 
@@ -211,14 +208,6 @@ class ColumnRows:
             struct_of(self.meta.value_serializer.arrow_type, values.columns, values.nones),
         ]
         return ArrowEntryBatch(self.meta, pa.RecordBatch.from_arrays(arrays, ["namespace", "key", "value"]))
-
-
-def chunks(
-    rows: Iterator[tuple[bytes, bytes]], size: int = _READ_TOGETHER
-) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Yield the keys and the values of several rows at a time."""
-    while found := list(islice(rows, size)):
-        yield [row for row, _ in found], [data for _, data in found]
 
 
 def _joined(parts: Sequence[Keys]) -> list[bytes]:

@@ -13,7 +13,11 @@ from keyedstate.ordered import RowCopy, end_of
 from keyedstate.tables import ArrowEntryBatch
 from keyedstate_heap_cow import Addresses, ColumnsChanges, Slots
 from keyedstate_spillable.change_rows import noted_since
-from keyedstate_spillable.column_rows import ColumnRows, chunks
+from keyedstate_spillable.column_rows import ColumnRows
+from keyedstate_spillable.rows import chunks
+
+#: Rows of a scan that are decoded together.
+_READ_TOGETHER = 8192
 
 
 class _RowsOfEntries:
@@ -84,7 +88,7 @@ class TieredColumnsSnapshot(TableSnapshot[Any, Any, Any]):
             self._rows = _RowsOfEntries(self._codec, self._addresses, self._stored())
         in_memory = self._rows.of_group(key_group)
         prefix = self._codec.group_prefix(key_group)
-        for rows, data in chunks(self._copy.scan(prefix, end_of(prefix))):
+        for rows, data in chunks(self._copy.scan(prefix, end_of(prefix)), _READ_TOGETHER):
             found = [place for place, row in enumerate(rows) if row not in in_memory]
             for start in range(0, len(found), size):
                 part = found[start : start + size]

@@ -10,11 +10,11 @@ import numpy as np
 from keyedstate.backend import EntryBatch, IncrementalVisitor, StateMeta, TableChanges, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RewritingTable, RowSpace
+from keyedstate.tables import converted_entries
 from keyedstate_heap_cow import GONE
 from keyedstate_spillable.column_moves import AWAY, STORED, MovingColumns
 from keyedstate_spillable.column_rows import ColumnRows
 from keyedstate_spillable.column_snapshot import TieredColumnsChanges, TieredColumnsSnapshot
-from keyedstate_spillable.conversion import converted
 from keyedstate_spillable.table import TieredTable
 from keyedstate_spillable.visitor import TieredVisitor
 
@@ -150,22 +150,14 @@ class TieredColumns(MovingColumns[K, N, V], RewritingTable):
     ) -> None:
         """Convert the entries into another table, which is the successor; spilled key groups stay spilled."""
         made = self._create_table(meta)
-        same = of_keys is None and of_namespaces is None and of_values is None
         snapshot = self.snapshot()
         try:
             # Those in memory first: a table that has spilled restores the rest to disk.
             for key_group in sorted(self.key_groups, key=lambda group: self._away[group - self._first] > 0):
                 for batch in snapshot.batches(key_group, _STEP):
-                    new = (
-                        batch
-                        if same
-                        else EntryBatch(
-                            converted(batch.namespaces, of_namespaces),
-                            converted(batch.keys, of_keys),
-                            converted(batch.values, of_values),
-                        )
+                    made.restore_entries(
+                        key_group, converted_entries(batch, of_keys, of_namespaces, of_values)
                     )
-                    made.restore_entries(key_group, new)
                     if self._away[key_group - self._first]:
                         made.spill(key_group, len(batch))
         finally:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import Any, NamedTuple
 
-from keyedstate.backend import StateMeta
-from keyedstate.ordered import RowLayout, RowSpace, end_of
-from keyedstate_spillable.rows import DiskRows
+from keyedstate.backend import EntryBatch, StateMeta
+from keyedstate.ordered import RowSpace, ValueCodec, end_of
+from keyedstate_spillable.rows import DiskRows, chunks
 
 _STAMP = struct.Struct(">i")
 #: Rows of a scan that are decoded together.
@@ -32,40 +31,44 @@ class SpilledEntry(NamedTuple):
     stamp: int
 
 
+def batch_of(entries: Sequence[SpilledEntry]) -> EntryBatch[Any, Any, Any]:
+    """Return entries as columns."""
+    return EntryBatch(
+        [entry.namespace for entry in entries],
+        [entry.key for entry in entries],
+        [entry.value for entry in entries],
+    )
+
+
 class EntryRows:
     """How entries become rows and rows entries; for one thread, as the serializers of its `meta`."""
 
     def __init__(self, meta: StateMeta, max_parallelism: int) -> None:
-        self.layout = RowLayout(meta, max_parallelism)
-        self._values = meta.value_serializer
+        self._values = ValueCodec(meta, max_parallelism)
+        self.layout = self._values.layout
         # The map finds the one NaN that all keys have, and not one that was read.
         key = meta.key_serializer
         self._canonical = key.canonical if key.needs_canonical else None
 
     def encode(self, values: Sequence[Any], stamps: Sequence[int]) -> list[bytes]:
         """Return the bytes of rows."""
-        if type(None) in set(map(type, values)):
-            made = [b"" if value is None else self._values.to_bytes(value) for value in values]
-        else:
-            made = self._values.to_bytes_many(values)
+        made = self._values.encode_many(list(values))
         return [_STAMP.pack(stamp) + data for stamp, data in zip(stamps, made, strict=True)]
 
     def decode(self, data: bytes) -> tuple[Any, int]:
         """Return the value and the stamp of a row."""
         (stamp,) = _STAMP.unpack_from(data)
-        return (self._values.from_bytes(data[_STAMP.size :]) if len(data) > _STAMP.size else None), stamp
+        return self._values.decode(data[_STAMP.size :]), stamp
 
     def decode_many(self, data: Sequence[bytes]) -> tuple[list[Any], list[int]]:
         """Return the values and the stamps of several rows."""
         stamps = [_STAMP.unpack_from(one)[0] for one in data]
-        if min(map(len, data), default=_STAMP.size) == _STAMP.size:
-            return [self.decode(one)[0] for one in data], stamps
-        return self._values.from_bytes_many([one[_STAMP.size :] for one in data]), stamps
+        return self._values.decode_many([one[_STAMP.size :] for one in data]), stamps
 
     def scan(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[list[SpilledEntry]]:
         """Yield the entries of rows, several at a time."""
-        while found := list(islice(rows, _READ_TOGETHER)):
-            yield self.entries([row for row, _ in found], [data for _, data in found])
+        for keys, data in chunks(rows, _READ_TOGETHER):
+            yield self.entries(keys, data)
 
     def entries(self, rows: list[bytes], data: Sequence[bytes]) -> list[SpilledEntry]:
         """Return the entries of rows."""
@@ -122,13 +125,12 @@ class SpilledRows(DiskRows):
         keys: Sequence[Any],
         values: Sequence[Any],
         stamps: Sequence[int],
-    ) -> int:
-        """Write entries of a key group and return their bytes; where it raises, nothing is written."""
+    ) -> None:
+        """Write entries of a key group; where it raises, nothing is written."""
         rows = self.of.layout.each_address([key_group] * len(keys), keys, namespaces)
         data = self.of.encode(values, stamps)
         self._absent.clear()
         self.put(rows, data)
-        return sum(map(len, rows)) + sum(map(len, data))
 
     def read(self, row: bytes) -> tuple[Any, int] | None:
         """Return the value and the stamp of the entry under an address, or None."""

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from keyedstate.ordered import RowCopy, RowSpace, WriteBuffer
 
 #: Removals that are written together.
 _REMOVED_TOGETHER = 500
+
+
+def chunks(rows: Iterator[tuple[bytes, bytes]], size: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """Yield the keys and the values of several rows at a time."""
+    while found := list(islice(rows, size)):
+        yield [row for row, _ in found], [data for _, data in found]
 
 
 class DiskRows:

@@ -10,7 +10,7 @@ from keyedstate.backend import AddressBatch, EntryBatch, TableChanges, TableSnap
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RowCopy, end_of
 from keyedstate_heap_cow import MapsSnapshot
-from keyedstate_spillable.disk import EntryRows
+from keyedstate_spillable.disk import EntryRows, batch_of
 
 
 class TieredSnapshot(TableSnapshot[Any, Any, Any]):
@@ -53,12 +53,7 @@ class TieredSnapshot(TableSnapshot[Any, Any, Any]):
         for entries in self._rows.scan(self._copy.scan(prefix, end_of(prefix))):
             found = [entry for entry in entries if entry.row not in in_memory]
             for start in range(0, len(found), size):
-                part = found[start : start + size]
-                yield EntryBatch(
-                    [entry.namespace for entry in part],
-                    [entry.key for entry in part],
-                    [entry.value for entry in part],
-                )
+                yield batch_of(found[start : start + size])
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
         spilled = {key_group for key_group in self._spilled if key_group in key_groups}
@@ -145,12 +140,7 @@ class TieredChanges(TableChanges[Any, Any, Any]):
         for start in range(0, len(rows), size):
             some = rows[start : start + size]
             data: Any = self._copy.get_many(some)
-            entries = self._rows.entries(some, data)
-            yield EntryBatch(
-                [entry.namespace for entry in entries],
-                [entry.key for entry in entries],
-                [entry.value for entry in entries],
-            )
+            yield batch_of(self._rows.entries(some, data))
 
     def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[Any, Any]]:
         if key_group not in self._groups:

@@ -34,9 +34,9 @@ from keyedstate.backend import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RewritingTable, RowSpace
+from keyedstate.tables import converted_entries
 from keyedstate_heap_cow import CopyOnWriteTable, MapsSnapshot
-from keyedstate_spillable.conversion import converted
-from keyedstate_spillable.disk import SpilledRows
+from keyedstate_spillable.disk import SpilledRows, batch_of
 from keyedstate_spillable.expiry import ExpirySweep
 from keyedstate_spillable.snapshot import MemoryChanges, TieredChanges, TieredSnapshot
 from keyedstate_spillable.visitor import TieredVisitor
@@ -284,6 +284,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         if self._epoch is not None or not self._spilled:
             super().restore_entries(key_group, batch)
             return
+        self._restore_to_disk(key_group, batch)
+
+    def _restore_to_disk(self, key_group: int, batch: EntryBatch[Any, Any, Any]) -> None:
         self.rows.write(key_group, batch.namespaces, batch.keys, batch.values, [0] * len(batch))
         self.maps[key_group - self.key_groups.start].add_elsewhere(len(batch))
 
@@ -378,9 +381,11 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
             return
         for key_group, key, namespace, value in self._sweep.next_entries():
             living: Any = None if value is None else expiry.live(value)
-            if living is None and value is not None:
+            if living is value:
+                continue
+            if living is None:
                 self.remove(key_group, key, namespace)
-            elif living is not value:
+            else:
                 self.put(key_group, key, namespace, living)
 
     # -- other serializers ----------------------------------------------------------------------------------
@@ -409,24 +414,15 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
             in_memory = list(state_map)
             for start in range(0, len(in_memory), _REWRITE_ENTRIES):
                 keys, namespaces, values = zip(*in_memory[start : start + _REWRITE_ENTRIES], strict=True)
-                batch: EntryBatch[Any, Any, Any] = EntryBatch(
-                    converted(namespaces, of_namespaces),
-                    converted(keys, of_keys),
-                    converted(values, of_values),
-                )
-                made.restore_entries(key_group, batch)
+                batch: EntryBatch[Any, Any, Any] = EntryBatch(namespaces, keys, values)
+                made.restore_entries(key_group, converted_entries(batch, of_keys, of_namespaces, of_values))
         for key_group in self._spilled:
             state_map = self.maps[key_group - self.key_groups.start]
             for entries in self.rows.entries_of(key_group):
                 found = [each for each in entries if not state_map.holds(each.key, each.namespace)]
-                made.rows.write(
-                    key_group,
-                    converted([each.namespace for each in found], of_namespaces),
-                    converted([each.key for each in found], of_keys),
-                    converted([each.value for each in found], of_values),
-                    [0] * len(found),
+                made._restore_to_disk(
+                    key_group, converted_entries(batch_of(found), of_keys, of_namespaces, of_values)
                 )
-                made.maps[key_group - self.key_groups.start].add_elsewhere(len(found))
         super().replace_meta(meta)
         self.maps, self.rows, self._mutable = made.maps, made.rows, made._mutable
         self._begin_tiers()

@@ -32,9 +32,10 @@ from keyedstate.state.operator.list_states import (
     OperatorStateDescriptor,
 )
 from keyedstate.state.registry.registered_states import check_same_type
-from keyedstate.state.registry.restored_tables import Conversion, converted
+from keyedstate.state.registry.restored_tables import Conversion
 from keyedstate.state.registry.running_snapshot import SnapshotTask
 from keyedstate.state.registry.serializer_provider import SerializerProvider
+from keyedstate.tables import converted
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer
 
 A = TypeVar("A", bound=OperatorStateAccessor)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from keyedstate.backend import AnyStateTable, EntryBatch, StateKind, StateMeta
+from keyedstate.backend import AnyStateTable, StateKind, StateMeta
 from keyedstate.errors import KeyedStateError, StateConversionError, StateKindMismatchError
 from keyedstate.ordered import RewritingTable
 from keyedstate.state.registry.serializer_provider import SerializerProvider
 from keyedstate.state.ttl.layout import conversion_between, layout_of
+from keyedstate.tables import converted_entries
 from keyedstate.types import TypeSerializer
 from keyedstate.types.collections.maps import MapSerializer
 from keyedstate.types.collections.ttl import TimedSerializer, plain_type
@@ -136,7 +137,7 @@ def _converted_table(
     table: AnyStateTable, meta: StateMeta, stamp: int, create_table: Callable[[], AnyStateTable]
 ) -> AnyStateTable | None:
     """Return a table of converted objects; None where none needs a conversion."""
-    of_keys, of_namespaces, of_values = conversions = _conversions(table.meta, meta, stamp)
+    conversions = _conversions(table.meta, meta, stamp)
     if not any(conversions):
         return None
     made = create_table()
@@ -145,21 +146,7 @@ def _converted_table(
         with _named(meta):
             for key_group in snapshot.occupied(table.key_groups):
                 for batch in snapshot.batches(key_group, _BATCH_ENTRIES):
-                    made.restore_entries(
-                        key_group,
-                        EntryBatch(
-                            converted(batch.namespaces, of_namespaces),
-                            converted(batch.keys, of_keys),
-                            converted(batch.values, of_values),
-                        ),
-                    )
+                    made.restore_entries(key_group, converted_entries(batch, *conversions))
     finally:
         snapshot.release()
     return made
-
-
-def converted(objects: Sequence[Any], conversion: Conversion) -> Sequence[Any]:
-    """Return objects, each but None converted where that is needed."""
-    if conversion is None:
-        return objects
-    return [None if found is None else conversion(found) for found in objects]
