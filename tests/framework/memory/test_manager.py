@@ -147,7 +147,7 @@ def test_the_release_of_more_than_is_reserved_is_clamped(manager: MemoryManager)
     assert manager.reserved_bytes("a") == 60
     manager.release_reservation("a", 1000)
     manager.release_reservation("a", 1000)
-    manager.release_reservation("nobody", 1000)
+    manager.release_reservation("another owner", 1000)
     assert manager.available_bytes == PAGES * PAGE - 50
     manager.release_all("b")
     manager.close()
