@@ -6,7 +6,6 @@ from keyedstate_heap_cow import uncompiled as cython
 
 if not cython.compiled:
     from keyedstate_heap_cow.state_map.buckets import (
-        BLOCK,
         CHANGED,
         DIFFERENT,
         EQUAL,
@@ -314,66 +313,6 @@ class HashTable:
         if p is not cython.NULL:
             self._seen ^= _Py_REFCNT(cython.cast(Ref, cython.cast(Entry, p).key))
             self._seen ^= _Py_REFCNT(cython.cast(Ref, cython.cast(Entry, p).value))
-        return 0
-
-    @cython.final
-    @cython.cfunc
-    def _collect(self, namespaces: list, keys: list, written: tuple, missing: tuple) -> cython.int:
-        """Append entries to `written`, and the addresses that have none here to `missing`."""
-        hashes: cython.ulonglong[64]
-        start: cython.Py_ssize_t
-        i: cython.Py_ssize_t
-        count: cython.Py_ssize_t
-        p: Ref
-        written_namespaces: list = written[0]
-        written_keys: list = written[1]
-        values: list = written[2]
-        if not cython.compiled:
-            hashes = [0] * BLOCK
-        for start in range(0, len(keys), BLOCK):
-            count = min(BLOCK, len(keys) - start)
-            for i in range(count):
-                hashes[i] = self._hash(keys[start + i], namespaces[start + i])
-            if cython.compiled:
-                for i in range(count):
-                    self._prefetch(hashes[i])
-            for i in range(count):
-                p = self._find(hashes[i], keys[start + i], namespaces[start + i])
-                if p is not cython.NULL:
-                    values.append(cython.cast(Entry, p).value)
-                    written_namespaces.append(namespaces[start + i])
-                    written_keys.append(keys[start + i])
-                else:
-                    missing[0].append(namespaces[start + i])
-                    missing[1].append(keys[start + i])
-        return 0
-
-    @cython.final
-    @cython.cfunc
-    def _shorten_log(self) -> cython.int:
-        """Leave each added address in the log once, and only if it still has an entry.
-
-        An entry that is added and removed again and again is noted each time; these notes must not fill the
-        memory.
-        """
-        self._log.stale = 0
-        # Names of their own: a look-up may run user code, and that may begin another epoch.
-        all_keys: list = self._log.new_keys
-        all_namespaces: list = self._log.new_namespaces
-        count: cython.Py_ssize_t = len(all_keys)
-        keys: list = []
-        namespaces: list = []
-        h: cython.ulonglong
-        for address in dict.fromkeys(zip(all_namespaces, all_keys, strict=True)):
-            h = self._hash(address[1], address[0])
-            # Asked for first: this may run user code, and the entry may come into the map.
-            stored = self._elsewhere > 0 and self._tier.contains(address[1], address[0])
-            if stored or self._find(h, address[1], address[0]) is not cython.NULL:
-                namespaces.append(address[0])
-                keys.append(address[1])
-        # Addresses noted meanwhile follow those that were looked up.
-        all_keys[:count] = keys
-        all_namespaces[:count] = namespaces
         return 0
 
     # -- changing: no user code runs here ----------------------------------------------------------

@@ -22,6 +22,7 @@ if not cython.compiled:
         head_at,
         position_after,
     )
+    from keyedstate_heap_cow.state_map.noted_changes import noted_since, shorten_log
     from keyedstate_heap_cow.state_map.rehash import make_room, move_some
     from keyedstate_heap_cow.state_map.snapshot import CopyOnWriteStateMapSnapshot
     from keyedstate_heap_cow.state_map.tiers import admit, coldest, evict
@@ -111,7 +112,7 @@ class CopyOnWriteStateMap(HashTable):
         if self._next is not None:
             move_some(self)
         if self._log is not None and self._log.is_stale():
-            self._shorten_log()
+            shorten_log(self)
         p = self._use(h, key, namespace)
         if p is cython.NULL:
             self._insert(h, key, namespace, value)
@@ -307,15 +308,7 @@ class CopyOnWriteStateMap(HashTable):
             the lower tier has.  The values are the map's own: before the owner continues, a `hold` must keep
             it from changing them in place.
         """
-        written: tuple = ([], [], [])
-        removed: tuple = ([], [])
-        passing: tuple = ([], [])
-        addresses: tuple
-        if self._log is not None:
-            addresses = self._log.addresses_since(epoch)
-            self._collect(addresses[0][0], addresses[0][1], written, removed)
-            self._collect(addresses[1][0], addresses[1][1], written, passing)
-        return written + removed + passing
+        return noted_since(self, epoch)
 
     def forget_changes(self, epoch):
         """Forget the changes of epochs up to and including one, but not those of the running epoch."""
@@ -446,7 +439,7 @@ class CopyOnWriteStateMap(HashTable):
         if self._next is not None:
             move_some(self)
         if self._log is not None and self._log.is_stale():
-            self._shorten_log()
+            shorten_log(self)
         p = self._use(h, key, namespace)
         if p is cython.NULL:
             return self._insert(h, key, namespace, value)
