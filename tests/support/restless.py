@@ -12,6 +12,8 @@ from keyedstate.backend import (
     AnyStateTable,
     BackendContext,
     BackendDescription,
+    Capability,
+    Level,
     RestoreOperation,
     SpillableTable,
     StateHandle,
@@ -112,7 +114,10 @@ def restless(table: Any) -> Any:
 
 @hookimpl
 def keyedstate_describe_backend() -> BackendDescription:
-    return replace(spillable.keyedstate_describe_backend(), name="restless", options=())
+    description = spillable.keyedstate_describe_backend()
+    # Chance moves its entries, whatever memory there is.
+    capabilities = {**description.capabilities, Capability.LARGER_THAN_MEMORY: Level.NEVER}
+    return replace(description, name="restless", options=(), capabilities=capabilities)
 
 
 @hookimpl

@@ -76,6 +76,10 @@ LIES = {
         ),
         "drops_nothing_that_has_no_time",
     ),
+    "keeps a state in memory that it claims may be larger": (
+        HONEST + "CLAIMS = {Capability.LARGER_THAN_MEMORY: Level.FULL}\n",
+        "five_times_the_memory",
+    ),
     "hides what it cannot read": (
         HONEST
         + """

@@ -1,6 +1,6 @@
 """A job whose state grows far beyond its memory; run as a process, by test_limits.py.
 
-    python growing_job.py BACKEND FOLDER ENTRIES VALUE_BYTES BUDGET LIMIT ENTRIES_AN_EPOCH FILE_BYTES
+    python growing_job.py FOLDER ENTRIES VALUE_BYTES BUDGET LIMIT ENTRIES_AN_EPOCH FILE_BYTES
 
 No file may become larger than FILE_BYTES, as on a full disk; 0 for no limit.  The budget and the limit of
 the process's data, in bytes, come on top of what it occupies before.  It prints a line of
@@ -44,20 +44,19 @@ def tell(document: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    backend, folder = sys.argv[1:3]
-    entries, size, budget, limit, per_epoch, file_bytes = map(int, sys.argv[3:])
+    folder = sys.argv[1]
+    entries, size, budget, limit, per_epoch, file_bytes = map(int, sys.argv[2:])
     state = ValueState("state", types.STRING)
     before = occupied("VmRSS")
-    options: dict[str, Any] = {"backend": backend}
-    if backend == "spillable":
-        options |= {
-            "spillable.memory-budget": before + budget,
-            "spillable.disk-memory": 8 << 20,
-            "spillable.adaptive.sample-interval": "20 ms",
-        }
+    options = {
+        "backend": "spillable",
+        "spillable.memory-budget": before + budget,
+        "spillable.disk-memory": 8 << 20,
+        "spillable.adaptive.sample-interval": "20 ms",
+    }
     config = Configuration(options)
     registry = PluginRegistry(config)
-    chosen = ChosenBackend(registry.choose(), config.plugin_options(registry.options, backend))
+    chosen = ChosenBackend(registry.choose(), config.plugin_options(registry.options, "spillable"))
     keyed = KeyedStateBackend.open(
         chosen, KeySpace(types.INT64, GROUPS, len(GROUPS)), local_base=Path(folder), track_changes=True
     )

@@ -255,6 +255,15 @@ def test_a_process_that_had_the_budget_without_any_state_is_refused(measuring: M
         MemoryAccount(measuring, 1_000 * MIB, 64 * MIB, 1_000 * MIB)
 
 
+def test_a_limit_of_the_resident_set_below_the_budget_counts(monkeypatch: pytest.MonkeyPatch):
+    resource = pytest.importorskip("resource")
+    owner, limit = object(), 1 << 40
+    monkeypatch.setattr(resource, "getrlimit", {resource.RLIMIT_RSS: (limit, -1)}.__getitem__)
+    for budget, counted in ((limit + 1, limit), (limit - 1, limit - 1)):
+        assert monitor.acquire(owner, budget, 0, 60_000).budget == counted
+        monitor.release(owner, budget)
+
+
 def test_without_a_resident_set_the_estimates_count(measuring: MemoryMonitor, machine: Machine):
     machine.process = None
     measuring.sample()

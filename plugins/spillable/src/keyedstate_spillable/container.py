@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 from pathlib import Path
 
 #: A version 1 limit that is no limit is the largest number of pages.
@@ -18,6 +19,16 @@ def return_freed_memory() -> None:
     """Let the C library return to the system what it keeps of freed memory, if it is one that can."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def resident_limit() -> int | None:
+    """Return the limit of the process's resident set (``ulimit -m``), which no system enforces by itself."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_RSS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 class SystemMemory:

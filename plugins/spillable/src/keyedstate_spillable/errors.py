@@ -14,8 +14,9 @@ class SmallMemoryBudgetError(KeyedStateError):
     occupied: int
     least: int
     message = (
-        "spillable.memory-budget is {budget} bytes, and this process occupies {occupied} without any state, "
-        "to which the memory of databases is added. Set it to {least} at least."
+        "spillable.memory-budget, or a lower limit of the resident set (ulimit -m), is {budget} bytes, and "
+        "this process occupies {occupied} without any state, to which the memory of databases is added. Set "
+        "it to {least} at least."
     )
 
 

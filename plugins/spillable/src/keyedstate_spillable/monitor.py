@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate_spillable.container import SystemMemory, return_freed_memory
+from keyedstate_spillable.container import SystemMemory, resident_limit, return_freed_memory
 from keyedstate_spillable.errors import SmallMemoryBudgetError
 from keyedstate_spillable.options import MIB
 from keyedstate_spillable.policy import EMERGENCY_MARK, MemorySample
@@ -242,6 +242,9 @@ def acquire(instance: object, budget: int | float, reserved: int, interval_ms: i
         if budget not in _shared:
             system = SystemMemory()
             size = budget if isinstance(budget, int) else int(budget * (system.available_bytes() or 0))
+            limit = resident_limit()
+            if limit is not None:
+                size = min(size, limit)
             # What the state of another job has left.
             pa.default_memory_pool().release_unused()
             return_freed_memory()

@@ -42,7 +42,7 @@ MEMORY_BUDGET = ConfigOption[int | float](
     1024 * MIB,
     "a size such as 2g or 512 MiB, or a fraction of the machine's or container's memory such as 0.25",
     "Memory that a process may occupy, with all its state and everything else; an executor has a process for "
-    "each of its cores.",
+    "each of its cores. A lower limit of the resident set (ulimit -m) counts instead.",
 )
 DISK_MEMORY = integer(
     "spillable.disk-memory",

@@ -18,6 +18,7 @@ from keyedstate.testing.contract.suites.expiry import ExpiryContract
 from keyedstate.testing.contract.suites.golden import GoldenContract
 from keyedstate.testing.contract.suites.kind_rules import KindRuleContract
 from keyedstate.testing.contract.suites.kinds import KindContract
+from keyedstate.testing.contract.suites.large_state import LargeStateContract
 from keyedstate.testing.contract.suites.snapshots import SnapshotContract
 from keyedstate.testing.contract.suites.spilling import SpillContract
 from keyedstate.testing.contract.suites.tables import TableContract
@@ -35,6 +36,7 @@ class BackendContract(
     ExpiryContract,
     TimerContract,
     SpillContract,
+    LargeStateContract,
     GoldenContract,
     MachineContract,
     ExpiryMachineContract,
