@@ -115,16 +115,23 @@ def test_an_entry_whose_eviction_failed_after_its_row_was_written_can_be_removed
     assert len(table) == 1
 
 
-def test_a_value_that_cannot_be_written_stays_in_memory_with_the_others(instance: Any) -> None:
+def test_only_an_entry_that_cannot_be_serialized_stays_in_memory(
+    instance: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     table = instance.table(TEXTS)
     for number in range(20):
         table.put(0, str(number), VOID, [number])
     table.put(0, "bad", VOID, ["no number"])
-    with pytest.raises(Exception, match="no number"):
-        table.spill(0, 100)
-    assert len(table) == 21
+    assert table.spill(0, 7) == 7
+    assert table.spill(0, 100) == 13
+    assert (table.spill(0, 100), table.spill_coldest(100)) == (0, 0)
+    assert [(group.in_memory, group.on_disk) for group in table.spillable_groups()] == [(1, 20)]
+    (warned,) = caplog.messages
+    assert "key 'bad' in the state 'texts' cannot be serialized" in warned and "no number" in warned
+    assert table.get_many([0] * 20, map(str, range(20)), VOID) == [[number] for number in range(20)]
+    assert table.spill_coldest(100) == 20
     table.put(0, "bad", VOID, [20])
-    assert table.spill(0, 100) == 21
+    assert table.spill_coldest(100) == 1
     assert table.get(0, "bad", VOID) == [20]
 
 

@@ -6,6 +6,7 @@ bytes stand for None.  A list or a map is one row too, because it comes back to 
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple
 from keyedstate.backend import EntryBatch, StateMeta
 from keyedstate.ordered import RowSpace, ValueCodec, end_of
 from keyedstate_spillable.rows import DiskRows, chunks
+
+_log = logging.getLogger(__name__)
 
 _STAMP = struct.Struct(">i")
 #: Rows of a scan that are decoded together.
@@ -95,6 +98,8 @@ class SpilledRows(DiskRows):
         #: Key groups and keys of one namespace that were looked up and have no row, until a row is written.
         self._absent: set[tuple[int, Any]] = set()
         self._absent_in: Any = None
+        #: Whether it was logged that an entry cannot be written.
+        self._warned = False
         self.adopt(meta)
 
     def adopt(self, meta: StateMeta) -> None:
@@ -127,8 +132,64 @@ class SpilledRows(DiskRows):
         stamps: Sequence[int],
     ) -> None:
         """Write entries of a key group; where it raises, nothing is written."""
+        self._write(*self._encode(key_group, namespaces, keys, values, stamps))
+
+    def write_possible(
+        self,
+        key_group: int,
+        namespaces: Sequence[Any],
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        stamps: Sequence[int],
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Write those entries that can be serialized; return their namespaces and keys."""
+        try:
+            rows, data = self._encode(key_group, namespaces, keys, values, stamps)
+        except MemoryError:
+            raise
+        except Exception:  # whatever a serializer raises
+            entries = list(zip(namespaces, keys, values, stamps, strict=True))
+            encoded = [self._encode_possible(key_group, *entry) for entry in entries]
+            written = [(entry, made) for entry, made in zip(entries, encoded, strict=True) if made is not None]
+            rows, data = [made[0] for _, made in written], [made[1] for _, made in written]
+            namespaces, keys = [entry[0] for entry, _ in written], [entry[1] for entry, _ in written]
+        if rows:
+            self._write(rows, data)
+        return namespaces, keys
+
+    def _encode(
+        self,
+        key_group: int,
+        namespaces: Sequence[Any],
+        keys: Sequence[Any],
+        values: Sequence[Any],
+        stamps: Sequence[int],
+    ) -> tuple[list[bytes], list[bytes]]:
         rows = self.of.layout.each_address([key_group] * len(keys), keys, namespaces)
-        data = self.of.encode(values, stamps)
+        return rows, self.of.encode(values, stamps)
+
+    def _encode_possible(
+        self, key_group: int, namespace: Any, key: Any, value: Any, stamp: int
+    ) -> tuple[bytes, bytes] | None:
+        """Return the row of an entry; None where it cannot be serialized."""
+        try:
+            (row,), (data,) = self._encode(key_group, [namespace], [key], [value], [stamp])
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a serializer raises
+            if not self._warned:
+                self._warned = True
+                _log.warning(
+                    "spillable: the entry of key %.100r in the state %r cannot be serialized and stays in "
+                    "memory, and so do others like it: %s",
+                    key,
+                    self._meta.name,
+                    error,
+                )
+            return None
+        return row, data
+
+    def _write(self, rows: list[bytes], data: list[bytes]) -> None:
         self._absent.clear()
         self.put(rows, data)
 

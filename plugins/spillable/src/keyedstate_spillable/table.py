@@ -158,9 +158,11 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
     def spill(self, key_group: int, limit: int) -> int:
         state_map = self.maps[key_group - self.key_groups.start]
         position, moved = self._positions.get(key_group, 0), 0
-        while moved < limit and len(state_map):
+        idle = 0  # passes that have ended since an entry moved
+        while moved < limit and len(state_map) and idle < 2:
             following, some = self._spill_some(key_group, state_map, position, _ANY_PERIOD, limit - moved)
             moved += some
+            idle = 0 if some else idle + (following is None)
             position = following or 0
         self._positions[key_group] = position
         return moved
@@ -171,7 +173,8 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         The first pass moves what it finds, and so does one that has found only warm entries for a while.
         """
         moved = steps = 0
-        while moved < limit and self._find_occupied():
+        idle = 0  # maps whose walk has ended since an entry moved: what they have cannot be written
+        while moved < limit and self._find_occupied() and idle <= len(self.maps) + _PATIENCE:
             state_map = self.maps[self._hand]
             if self._hand_position == 0:
                 self._period = self._passed.get(self._hand, _ANY_PERIOD)
@@ -182,6 +185,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
                 key_group, state_map, self._hand_position, period, limit - moved
             )
             steps = 0 if some else steps + 1
+            idle = 0 if some else idle + (following is None)
             moved += some
             self._hand_position = following or 0
             if following is None:
@@ -205,7 +209,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         )
         state_map.evict(clean_namespaces, clean_keys)
         if keys:
-            self.rows.write(key_group, namespaces, keys, values, stamps)
+            namespaces, keys = self.rows.write_possible(key_group, namespaces, keys, values, stamps)
             state_map.evict(namespaces, keys)
         return following, len(clean_keys) + len(keys)
 
