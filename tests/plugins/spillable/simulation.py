@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keyedstate import types
-from keyedstate.backend import SpillableGroup, SpillableTable, StateKind, StateMeta
+from keyedstate.backend import SpillableGroup, StateKind, StateMeta
+from keyedstate_spillable.accesses import Accesses, CountingTable
 from keyedstate_spillable.adaptive import AdaptivePolicy
 from keyedstate_spillable.manager import TieredSpillManager
 from keyedstate_spillable.monitor import MemoryAccount, MemoryMonitor
@@ -67,7 +68,7 @@ class Machine:
         return self.waiting
 
 
-class CountedTable(SpillableTable):
+class CountedTable(CountingTable):
     """Entries of one size, counted by key group; the process occupies what they do and returns nothing."""
 
     def __init__(self, world: World, groups: Mapping[int, int], entry_bytes: int, *, mutable: bool) -> None:
@@ -78,6 +79,7 @@ class CountedTable(SpillableTable):
         self.memory = dict.fromkeys(groups, 0)
         self.disk = dict.fromkeys(groups, 0)
         self.requests = dict.fromkeys(groups, 0)
+        self.asked_disk = 0
         self.calls: list[tuple[str, int | None, int]] = []
         for key_group, entries in groups.items():
             self.add(key_group, entries)
@@ -85,6 +87,10 @@ class CountedTable(SpillableTable):
     def add(self, key_group: int, entries: int) -> None:
         self.memory[key_group] += entries
         self.world.occupy(entries * self.entry_bytes)
+
+    @property
+    def accesses(self) -> Accesses:
+        return Accesses(sum(self.requests.values()), self.asked_disk)
 
     def spillable_groups(self) -> Sequence[SpillableGroup]:
         return [

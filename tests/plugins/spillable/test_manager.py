@@ -207,7 +207,8 @@ def test_snapshots_are_cancelled_where_the_decision_and_the_option_say_so(cancel
 
 def test_metrics_tell_what_was_decided_and_moved_and_where_entries_are():
     world = World(ms_per_call=3)
-    world.table("counts", {0: 100})
+    table = world.table("counts", {0: 100})
+    table.requests[0], table.asked_disk = 1_000, 200
     policy = Scripted(SPILL, moves=[Move("counts", 0, 60 * 1024.0)])
     with world.running(policy) as step:
         manager = step(10_000)
@@ -216,14 +217,19 @@ def test_metrics_tell_what_was_decided_and_moved_and_where_entries_are():
             "moving-ms": 3,
             "counts.spilled-entries": 60,
             "counts.spilled-bytes": 60 * 1024,
+            "counts.memory-accesses": 800,
+            "counts.disk-accesses": 200,
             "counts.memory-entries": 40,
             "counts.disk-entries": 60,
             "counts.memory-bytes": 40 * 1024,
         }
-        assert manager.metrics().keys() == {
-            "counts.memory-entries",
-            "counts.disk-entries",
-            "counts.memory-bytes",
+        table.requests[0], table.asked_disk = 1_050, 220
+        assert manager.metrics() == {
+            "counts.memory-accesses": 30,
+            "counts.disk-accesses": 20,
+            "counts.memory-entries": 40,
+            "counts.disk-entries": 60,
+            "counts.memory-bytes": 40 * 1024,
         }
 
 

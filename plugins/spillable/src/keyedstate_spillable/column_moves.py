@@ -24,10 +24,11 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from keyedstate.backend import Column, SpillableGroup, SpillableTable, StateMeta
+from keyedstate.backend import Column, SpillableGroup, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RowSpace, end_of
 from keyedstate_heap_cow import BEFORE, GONE, CopyOnWriteColumns, Keys, Slots
+from keyedstate_spillable.accesses import Accesses, CountingTable
 from keyedstate_spillable.change_rows import ChangedRows, epochs_in
 from keyedstate_spillable.column_rows import ColumnRows
 from keyedstate_spillable.rows import DiskRows, chunks
@@ -53,7 +54,7 @@ _READ = 256
 Counts = npt.NDArray[np.int64]
 
 
-class MovingColumns(CopyOnWriteColumns[K, N, V], SpillableTable):
+class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     """A table of columns that moves its entries.
 
     Parameters
@@ -87,6 +88,8 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], SpillableTable):
         self._first = key_groups.start
         #: By key group the entries in memory, those only on disk, and the uses.
         self._held, self._away, self._uses = (np.zeros(len(key_groups), np.int64) for _ in range(3))
+        #: Accesses that looked for an entry on disk.
+        self._asked_disk = 0
         #: Entries that are only on disk, and whether any row exists.
         self._away_count = 0
         self._any_rows = False
@@ -133,6 +136,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], SpillableTable):
         missing = missing[self._away[self._index.entries["group"][missing] - self._first] != 0]
         if not len(missing):
             return
+        self._asked_disk += len(missing)
         # Until it is known that there is no row, also where the look-up raises.
         self._marks[missing] = AWAY
         data = self.rows.get_many(self._rows_of(missing))
@@ -221,6 +225,10 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], SpillableTable):
     def _clear(self, slots: Slots) -> None:
         super()._clear(slots)
         self._held -= self._by_group(slots)
+
+    @property
+    def accesses(self) -> Accesses:
+        return Accesses(int(self._uses.sum()), self._asked_disk)
 
     # -- moving -------------------------------------------------------------------------------------------
 

@@ -150,7 +150,9 @@ class SpilledRows(DiskRows):
         except Exception:  # whatever a serializer raises
             entries = list(zip(namespaces, keys, values, stamps, strict=True))
             encoded = [self._encode_possible(key_group, *entry) for entry in entries]
-            written = [(entry, made) for entry, made in zip(entries, encoded, strict=True) if made is not None]
+            written = [
+                (entry, made) for entry, made in zip(entries, encoded, strict=True) if made is not None
+            ]
             rows, data = [made[0] for _, made in written], [made[1] for _, made in written]
             namespaces, keys = [entry[0] for entry, _ in written], [entry[1] for entry, _ in written]
         if rows:

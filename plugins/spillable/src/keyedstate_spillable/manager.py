@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from keyedstate.backend import (
     AnyStateTable,
     BackendContext,
-    SpillableTable,
     SpillManager,
 )
 from keyedstate.errors import KeyedStateError
 from keyedstate_spillable import monitor
+from keyedstate_spillable.accesses import Accesses, CountingTable
 from keyedstate_spillable.adaptive import AdaptivePolicy
 from keyedstate_spillable.monitor import MemoryAccount, monotonic_ms
 from keyedstate_spillable.options import CANCEL_SNAPSHOTS, MEMORY_BUDGET
@@ -105,7 +105,7 @@ class TieredSpillManager(SpillManager):
         self._owner = owner
         self._clock = clock
         self._all: Mapping[str, AnyStateTable] = {}
-        self._tables: dict[str, SpillableTable] = {}
+        self._tables: dict[str, CountingTable] = {}
         self._mutable: dict[str, bool] = {}
         self._seen = 0
         self._checked_ms: int | None = None
@@ -118,6 +118,8 @@ class TieredSpillManager(SpillManager):
         #: The bytes of an entry of each table, as they were when it had one in memory.
         self._entry_bytes: dict[str, float] = {}
         self._counts: Counter[str] = Counter()
+        #: By table what `metrics` has told of.
+        self._accesses: dict[str, Accesses] = {}
         self._moving_ms = 0
         self._own_bytes = 0.0
         self._faults: set[str] = set()
@@ -138,11 +140,17 @@ class TieredSpillManager(SpillManager):
             self._move(self._policy.slice_ms)
 
     def metrics(self) -> Mapping[str, int]:
-        """Return what moved, how long that took and why since the last call, and the size of each state."""
+        """Return what moved, why, and what was accessed since the last call; the size of each state."""
         counts, self._counts = self._counts, Counter()
         moving_ms, self._moving_ms = self._moving_ms, 0
         found = {**counts, "moving-ms": moving_ms} if counts or moving_ms else {}
         for name, table in self._tables.items():
+            accesses = table.accesses
+            new = accesses.since(self._accesses.get(name, Accesses()))
+            self._accesses[name] = accesses
+            # All accesses to columns are an estimate, which may be below those that asked the disk.
+            found[f"{name}.memory-accesses"] = max(new.all - new.disk, 0)
+            found[f"{name}.disk-accesses"] = new.disk
             groups = table.spillable_groups()
             found[f"{name}.memory-entries"] = sum(group.in_memory for group in groups)
             found[f"{name}.disk-entries"] = sum(group.on_disk for group in groups)
@@ -161,7 +169,7 @@ class TieredSpillManager(SpillManager):
         if self._all == tables:
             return
         self._all = dict(tables)
-        self._tables = {name: table for name, table in tables.items() if isinstance(table, SpillableTable)}
+        self._tables = {name: table for name, table in tables.items() if isinstance(table, CountingTable)}
         self._mutable = {name: not tables[name].meta.value_serializer.immutable for name in self._tables}
 
     def _check_resource(self, sample: MemorySample, cancel_snapshots: Callable[[], int]) -> None:

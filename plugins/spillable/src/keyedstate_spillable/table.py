@@ -27,7 +27,6 @@ from keyedstate.backend import (
     ExpiryCleanup,
     IncrementalVisitor,
     SpillableGroup,
-    SpillableTable,
     StateMeta,
     TableChanges,
     TableSnapshot,
@@ -36,6 +35,7 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RewritingTable, RowSpace
 from keyedstate.tables import converted_entries
 from keyedstate_heap_cow import CopyOnWriteTable, MapsSnapshot
+from keyedstate_spillable.accesses import Accesses, CountingTable
 from keyedstate_spillable.disk import SpilledRows, batch_of
 from keyedstate_spillable.expiry import ExpirySweep
 from keyedstate_spillable.snapshot import MemoryChanges, TieredChanges, TieredSnapshot
@@ -70,12 +70,14 @@ class _Tier:
         rows: SpilledRows = self._table.rows
         if rows.is_absent(self._key_group, key, namespace):
             return
+        self._table.asked_disk += 1
         found = rows.read(rows.address(self._key_group, key, namespace))
         if found is not None:
             self._table.maps[self._number].admit([namespace], [key], [found[0]], [found[1]])
 
     def contains(self, key: Any, namespace: Any) -> bool:
         rows: SpilledRows = self._table.rows
+        self._table.asked_disk += 1
         return rows.contains(rows.address(self._key_group, key, namespace))
 
     def discard(self, key: Any, namespace: Any) -> None:
@@ -83,7 +85,7 @@ class _Tier:
         rows.remove(rows.address(self._key_group, key, namespace))
 
 
-class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, ExpiryCleanup):
+class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, ExpiryCleanup):
     """A table whose entries are in memory or on disk.
 
     Parameters
@@ -101,6 +103,8 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
     Attributes
     ----------
     rows : SpilledRows
+    asked_disk : int
+        How often an access looked for an entry on disk.
     """
 
     keeps_objects = True
@@ -123,6 +127,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
         self.rows = SpilledRows(meta, max_parallelism, open_space())
         #: The running epoch; None before the first one, when changes are not tracked.
         self._epoch: int | None = None
+        self.asked_disk = 0
         self._begin_tiers()
 
     def _begin_tiers(self) -> None:
@@ -144,6 +149,10 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
     def _spilled(self) -> list[int]:
         """The key groups with entries that only the disk has."""
         return [group for group, each in zip(self.key_groups, self.maps, strict=True) if each.elsewhere]
+
+    @property
+    def accesses(self) -> Accesses:
+        return Accesses(sum(each.uses for each in self.maps), self.asked_disk)
 
     # -- moving ---------------------------------------------------------------------------------------------
 
@@ -253,6 +262,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], SpillableTable, RewritingTable, Exp
 
     def _load_many(self, key_groups: list[int], keys: list[K], namespace: N) -> None:
         """Load entries that maps do not have, and note which of them have no row."""
+        self.asked_disk += len(keys)
         rows = self.rows.of.layout.addresses(key_groups, keys, namespace)
         found = self.rows.get_many(rows)
         if None in found:

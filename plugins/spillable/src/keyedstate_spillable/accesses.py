@@ -1,0 +1,38 @@
+"""How often the entries of a table were accessed, and how often that asked the disk."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import NamedTuple
+
+from keyedstate.backend import SpillableTable
+
+
+class Accesses(NamedTuple):
+    """Counts since a table was made.
+
+    Attributes
+    ----------
+    all : int
+        Accesses to entries; a table of columns estimates them from a part of the rows.
+    disk : int
+        Those that memory could not answer, so that the disk was asked, also for entries that did not exist.
+    """
+
+    all: int = 0
+    disk: int = 0
+
+    def since(self, before: Accesses) -> Accesses:
+        """Return what was added to earlier counts; everything where the table is another one."""
+        if self.all < before.all or self.disk < before.disk:
+            return self
+        return Accesses(self.all - before.all, self.disk - before.disk)
+
+
+class CountingTable(SpillableTable):
+    """A table that spills, and counts accesses."""
+
+    @property
+    @abstractmethod
+    def accesses(self) -> Accesses:
+        """The accesses to it."""
