@@ -21,7 +21,12 @@ from keyedstate.errors import StorageError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import ValueState
 from keyedstate.testing import open_instance
-from keyedstate_rocksdb.errors import CorruptDatabaseError, UnwritableDatabaseError, opened
+from keyedstate_rocksdb.errors import (
+    CorruptDatabaseError,
+    UnreadableDatabaseError,
+    UnwritableDatabaseError,
+    opened,
+)
 
 LISTS = StateMeta("lists", StateKind.VALUE, types.INT64, types.VOID, types.list_of(types.INT64))
 TEXTS = ValueState("texts", types.BYTES)
@@ -63,6 +68,30 @@ def test_a_full_disk_is_said_with_its_folder_and_does_not_keep_it_from_being_clo
     # It stays so: a task that goes on is restored from its checkpoint.
     with pytest.raises(UnwritableDatabaseError):
         write()
+    instance.close()
+
+
+def test_a_damaged_table_file_never_ends_an_iteration_early(tmp_path: Path) -> None:
+    """The error names the state and the file."""
+    options = {"rocksdb.write-buffer-size": 100_000, "rocksdb.memory-budget": 0}
+    instance = open_instance(
+        "rocksdb", tmp_path, options=options, key_groups=KeyGroupRange(0, 1), max_parallelism=2
+    )
+    table: Any = instance.table(LISTS)
+    for start in range(0, 50_000, 500):
+        keys = range(start, start + 500)
+        table.put_many([0] * 500, keys, VOID, [[key] * 20 for key in keys])
+    files = list((instance.context.local_dir / "db").glob("*.sst"))
+    assert files
+    for file in files:
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    refused = pytest.raises(UnreadableDatabaseError, match=r"state 'lists': .*\.sst")
+    with refused:
+        list(table.keys_and_namespaces())
+    with refused:
+        table.get_many([0] * 50_000, range(50_000), VOID)
     instance.close()
 
 

@@ -158,8 +158,8 @@ def opened(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn errors of RocksDB while it writes into errors with a way out.
+def writing(path: Path, state: str | None = None) -> Iterator[None]:
+    """Turn errors of RocksDB while it writes, a state if one is given, into errors with a way out.
 
     Raises
     ------
@@ -170,13 +170,12 @@ def writing(path: Path) -> Iterator[None]:
     except (KeyedStateError, TypeError):
         raise
     except Exception as error:  # rocksdict raises no other class
-        reason = _reason(error)
-        raise UnwritableDatabaseError(str(path), reason) from error
+        raise UnwritableDatabaseError(str(path), _reason(error, state)) from error
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Turn errors of RocksDB while it reads into errors with a way out.
+def reading(path: Path, state: str) -> Iterator[None]:
+    """Turn errors of RocksDB while it reads a state into errors with a way out.
 
     Raises
     ------
@@ -187,16 +186,17 @@ def reading(path: Path) -> Iterator[None]:
     except NOT_OF_ROCKSDB:
         raise
     except Exception as error:  # rocksdict raises no other class
-        raise unreadable(path, error) from error
+        raise unreadable(path, state, error) from error
 
 
-def unreadable(path: Path, error: Exception) -> UnreadableDatabaseError:
-    """Return an error of RocksDB while it reads as one with a way out."""
-    return UnreadableDatabaseError(str(path), _reason(error))
+def unreadable(path: Path, state: str, error: Exception) -> UnreadableDatabaseError:
+    """Return an error of RocksDB while it reads a state as one with a way out."""
+    return UnreadableDatabaseError(str(path), _reason(error, state))
 
 
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()).rstrip(".")
+def _reason(error: Exception, state: str | None = None) -> str:
+    reason = " ".join(str(error).split()).rstrip(".")
+    return reason if state is None else f"state {state!r}: {reason}"
 
 
 #: What a look-up raises without RocksDB: a closed database or a key that is no bytes.

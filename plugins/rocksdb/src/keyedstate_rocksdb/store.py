@@ -203,6 +203,7 @@ class RocksSpace(RowSpace):
         self._write_options = write_options
         self._tuning = tuning
         self._path = Path(database.path())
+        self._state = family.removeprefix(_FAMILY)
         # Bound once, for each look-up.
         self._get = rows.get
 
@@ -212,15 +213,15 @@ class RocksSpace(RowSpace):
         except NOT_OF_ROCKSDB:
             raise
         except Exception as error:  # rocksdict raises no other class
-            raise unreadable(self._path, error) from error
+            raise unreadable(self._path, self._state, error) from error
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         wanted = keys if type(keys) is list else list(keys)
-        with reading(self._path):
+        with reading(self._path, self._state):
             return cast("list[bytes | None]", self.rows.get(wanted)) if wanted else []
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        with reading(self._path):
+        with reading(self._path, self._state):
             yield from _items(self.rows, start, end)
 
     def write(self, rows: Mapping[bytes, bytes | None]) -> None:
@@ -250,12 +251,12 @@ class RocksSpace(RowSpace):
         self._write(batch)
 
     def _write(self, batch: WriteBatch) -> None:
-        with writing(self._path):
+        with writing(self._path, self._state):
             self._database.write(batch, self._write_options)
 
     def delete_range(self, start: bytes, end: bytes) -> None:
         """Remove the rows from a key, included, to another, excluded, with one tombstone."""
-        with writing(self._path):
+        with writing(self._path, self._state):
             self.rows.delete_range(start, end, self._write_options)
 
     def merge_small_files(self, count: int) -> None:
@@ -293,7 +294,7 @@ class RocksSpace(RowSpace):
         files: list[str] = []
         folder.mkdir()
         try:
-            with writing(self._path):
+            with writing(self._path, self._state):
                 while part := list(islice(rows, _SORTED_ROWS)):
                     files.append(str(folder / f"{len(files)}.sst"))
                     writer = SstFileWriter(options)
@@ -312,7 +313,7 @@ class RocksSpace(RowSpace):
 
     def copy(self) -> RowCopy:
         """Return an iterator, which shows the present rows."""
-        return _Copy(self.rows, self._path)
+        return _Copy(self.rows, self._path, self._state)
 
     def close(self) -> None:
         """Close the handles."""
@@ -326,14 +327,15 @@ class _Copy(RowCopy):
     Iterators over a snapshot of rocksdict show later writes too, up to its version 0.3.29.
     """
 
-    def __init__(self, rows: Rdict, path: Path) -> None:
+    def __init__(self, rows: Rdict, path: Path, state: str) -> None:
         self._iterator: RdictIter | None = rows.iter(_scanning())
         self._path = path
+        self._state = state
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         rows = self._live()
         found: list[bytes | None] = []
-        with reading(self._path):
+        with reading(self._path, self._state):
             for key in keys:
                 rows.seek(key)
                 found.append(rows.value() if rows.valid() and rows.key() == key else None)
@@ -353,7 +355,7 @@ class _Copy(RowCopy):
             if not rows.valid() or rows.key() != key:
                 rows.seek(key)
             rows.next()
-        with reading(self._path):
+        with reading(self._path, self._state):
             rows.status()
 
     def _live(self) -> RdictIter:
@@ -387,4 +389,14 @@ def _items(rows: Rdict, start: bytes, end: bytes | None) -> Iterator[tuple[bytes
     if end is not None:
         bounds.set_iterate_upper_bound(end)
     # A generator, to keep the options alive: they own the memory of the bound that rocksdict compares with.
-    yield from rows.items(from_key=start, read_opt=bounds)
+    last: bytes | None = None
+    # The database is raw, which the stub does not know.
+    for row in cast("Iterator[tuple[bytes, bytes]]", rows.items(from_key=start, read_opt=bounds)):
+        yield row
+        last = row[0]
+    # The items also end where RocksDB cannot read the next one, and only an iterator tells of it.
+    following = rows.iter(bounds)
+    following.seek(start if last is None else last)
+    if last is not None and following.valid():
+        following.next()
+    following.status()
