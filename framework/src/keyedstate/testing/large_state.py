@@ -42,7 +42,7 @@ class LargeState:
     Attributes
     ----------
     folder : str
-        For snapshots and the private folders of the instances.
+        For the private folder of the instance.
     backend : str
     options : mapping
         Options by their full names.
@@ -81,7 +81,6 @@ class LargeState:
             capture_output=True,
             text=True,
             env=environment,
-            timeout=120,
             check=False,
         )
 

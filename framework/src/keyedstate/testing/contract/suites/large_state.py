@@ -14,10 +14,10 @@ from keyedstate.testing.contract.base import ContractBase, requires
 class LargeStateContract(ContractBase):
     """The test of `Capability.LARGER_THAN_MEMORY`."""
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="no other system limits the data of a process")
+    @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the resident set without files")
     @requires(Capability.LARGER_THAN_MEMORY, StateKind.VALUE)
     def test_a_state_of_five_times_the_memory_is_whole(self, tmp_path: Path) -> None:
-        """Written, read, snapshotted and restored in a process that may allocate 64 MiB."""
+        """A process of its own writes each entry, and reads it."""
         # Needs a module that Windows does not have.
         from keyedstate.testing.large_state import LargeState
 
