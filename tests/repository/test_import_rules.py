@@ -68,7 +68,7 @@ FLOORS = {
     "state": (".", "ttl", "kinds", "ttl_kinds", "registry", "operator"),
     "checkpoint": ("storage", "format", "protocol", "savepoint", "reading"),
     "spark": (".", "hosts", "task", "query", "plan", "dataframe", "savepoint", "datasource"),
-    "runtime": (".", "runners"),
+    "runtime": (".", "functions", "runners"),
     "windows": ("declaration", "row", "columnar"),
 }
 #: All of the framework that a plugin, ours or a stranger's, may know.

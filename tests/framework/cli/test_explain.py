@@ -11,7 +11,7 @@ import pytest
 from keyedstate import types
 from keyedstate.errors import UserFunctionError, user_function_error
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.runtime.failures import report_of
+from keyedstate.runtime.functions.failures import report_of
 from keyedstate.testing import Harness
 
 

@@ -15,9 +15,9 @@ from keyedstate.aggregates.number_columns import TooLargeError
 from keyedstate.aggregates.user_defined import UserDefined
 from keyedstate.backend import Column, ColumnTable, LocatedEntries
 from keyedstate.errors import AggregateOverflowError, InvalidAggregateError, KeyedStateError, StateValueError
-from keyedstate.runtime.function import Context
+from keyedstate.runtime.functions.keyed import Context
+from keyedstate.runtime.functions.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.runtime.grouping import GroupedRows, canonical_column
-from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.state import Ttl, ValueState
 from keyedstate.types import INT64, TypeSerializer, accumulators_of, from_arrow_type, nullable
 

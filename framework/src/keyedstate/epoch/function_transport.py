@@ -8,7 +8,7 @@ import cloudpickle
 
 from keyedstate.errors import FunctionTransportError, described
 from keyedstate.runtime import KeyedFunction
-from keyedstate.runtime.function_checks import row_classes
+from keyedstate.runtime.functions.checks import row_classes
 from keyedstate.runtime.row_classes import RowClass
 
 

@@ -17,10 +17,10 @@ from keyedstate.epoch.function_transport import unpack_function
 from keyedstate.epoch.local_folders import local_folder, sweep_once
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, key_group_range_for
 from keyedstate.operator_state import RestoredOperatorState
+from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator, OperatorSpec, keyed_operator
-from keyedstate.runtime.two_inputs import ConnectedInputs
 from keyedstate.state.clock import Clock, system_clock
 from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.state.registry.chosen_backend import KeySpace

@@ -21,8 +21,8 @@ from keyedstate.joins.function import (
     ProcessJoinFunction,
 )
 from keyedstate.runtime.event_time import MISSING
-from keyedstate.runtime.function_builder import FunctionBuilder
-from keyedstate.runtime.function_checks import check_methods
+from keyedstate.runtime.functions.builder import FunctionBuilder
+from keyedstate.runtime.functions.checks import check_methods
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from keyedstate.errors import InvalidFunctionError, InvalidJoinError, MissingTimestampError
 from keyedstate.runtime.event_time import DROP, FAIL, LATE, TIMELESS
-from keyedstate.runtime.function import Context
-from keyedstate.runtime.two_inputs import ConnectedInputs, KeyedCoProcessFunction
+from keyedstate.runtime.functions.keyed import Context
+from keyedstate.runtime.functions.two_inputs import ConnectedInputs, KeyedCoProcessFunction
 from keyedstate.state import MapState, StateDescriptor
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer

@@ -5,9 +5,9 @@ Implement `OrderedStore`, `RowSpace` and `RowCopy`, and let the hook that create
 `FullRestoreOperation` do the rest.
 """
 
+from keyedstate.ordered.caching.object_cache import ObjectMemory
 from keyedstate.ordered.codecs import ValueCodec
 from keyedstate.ordered.list_map_tables import create_ordered_table
-from keyedstate.ordered.object_cache import ObjectMemory
 from keyedstate.ordered.rewriting import RewritingTable
 from keyedstate.ordered.row_keys import RowLayout
 from keyedstate.ordered.store import (

@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 from keyedstate.backend import StateKind, StateMeta
 from keyedstate.backend.timers import holds_timers
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.ordered.cached_table import CachedValueTable
+from keyedstate.ordered.caching.object_cache import ObjectMemory
+from keyedstate.ordered.caching.table import CachedValueTable
 from keyedstate.ordered.codecs import EntryCodec, ListCodec, MapCodec, Rows
-from keyedstate.ordered.object_cache import ObjectMemory
 from keyedstate.ordered.table import OrderedTable, ValueTable
 from keyedstate.ordered.timers import OrderedTimerTable
 from keyedstate.ordered.write_buffer import WriteBuffer

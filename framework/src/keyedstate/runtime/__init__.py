@@ -1,6 +1,6 @@
 """Process functions, what they are given, and the operators that run them over one partition."""
 
-from keyedstate.runtime.function import (
+from keyedstate.runtime.functions.keyed import (
     BroadcastContext,
     Context,
     KeyedBroadcastProcessFunction,
@@ -8,10 +8,10 @@ from keyedstate.runtime.function import (
     KeyedProcessFunction,
     OnTimerContext,
 )
+from keyedstate.runtime.functions.two_inputs import KeyedCoProcessFunction
+from keyedstate.runtime.functions.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.timers import KeyTimers, TimeDomain, TimerBatch
-from keyedstate.runtime.two_inputs import KeyedCoProcessFunction
-from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
 
 __all__ = [
     "BroadcastContext",

@@ -16,9 +16,9 @@ from keyedstate.aggregates.declaration import all_aggregates
 from keyedstate.durations import Duration
 from keyedstate.errors import InvalidWindowError, forgotten_call
 from keyedstate.runtime.event_time import MISSING
-from keyedstate.runtime.function import KeyedFunction
-from keyedstate.runtime.function_builder import FunctionBuilder
-from keyedstate.runtime.function_checks import check_methods
+from keyedstate.runtime.functions.builder import FunctionBuilder
+from keyedstate.runtime.functions.checks import check_methods
+from keyedstate.runtime.functions.keyed import KeyedFunction
 from keyedstate.state import AggregateFunction
 from keyedstate.types import TypeSerializer
 from keyedstate.windows.columnar.aggregation import DeclaredAggregation

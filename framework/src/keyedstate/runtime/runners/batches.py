@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.errors import OutputError
+from keyedstate.runtime.functions.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.runtime.runners.keyed_operator import KeyedOperator
 from keyedstate.runtime.timers import TimeDomain, TimerBatch
-from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.time import DueTimers, Timer, TimerTarget
 
 

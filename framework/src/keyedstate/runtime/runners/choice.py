@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from keyedstate.runtime.function import KeyedBroadcastProcessFunction, KeyedFunction
-from keyedstate.runtime.function_checks import check_function
+from keyedstate.runtime.functions.checks import check_function
+from keyedstate.runtime.functions.keyed import KeyedBroadcastProcessFunction, KeyedFunction
+from keyedstate.runtime.functions.two_inputs import check_inputs
+from keyedstate.runtime.functions.vectorized import VectorizedProcessFunction
 from keyedstate.runtime.runners.batches import BatchOperator
 from keyedstate.runtime.runners.keyed_operator import KeyedOperator, OperatorSpec
 from keyedstate.runtime.runners.rows import BroadcastOperator, RowOperator, TwoInputOperator
-from keyedstate.runtime.two_inputs import check_inputs
-from keyedstate.runtime.vectorized import VectorizedProcessFunction
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 

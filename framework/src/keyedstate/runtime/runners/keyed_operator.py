@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from keyedstate.errors import UserFunctionError
 from keyedstate.runtime.event_time import event_time_array, largest_by_input
-from keyedstate.runtime.failures import user_function_error_of
-from keyedstate.runtime.function import Context, KeyedFunction
+from keyedstate.runtime.functions.failures import user_function_error_of
+from keyedstate.runtime.functions.keyed import Context, KeyedFunction
+from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.row_classes import RowClass
 from keyedstate.runtime.side_outputs import MAIN, Outputs, SideRows
 from keyedstate.runtime.timers import USER_TIMERS, AtEnd, KeyTimers, TimeDomain
-from keyedstate.runtime.two_inputs import ConnectedInputs
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.state.operator.backend import OperatorStateBackend

@@ -11,14 +11,15 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from keyedstate.runtime.event_time import event_time_array
-from keyedstate.runtime.function import (
+from keyedstate.runtime.functions.checks import BROADCAST, ROWS, row_classes
+from keyedstate.runtime.functions.keyed import (
     BroadcastContext,
     Context,
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     OnTimerContext,
 )
-from keyedstate.runtime.function_checks import BROADCAST, ROWS, row_classes
+from keyedstate.runtime.functions.two_inputs import INPUTS, ConnectedInput, KeyedCoProcessFunction
 from keyedstate.runtime.key_runs import ROWS_AT_ONCE, KeyRuns, RowsByKey
 from keyedstate.runtime.row_classes import rows_from
 from keyedstate.runtime.runners.batches import joined
@@ -29,7 +30,6 @@ from keyedstate.runtime.runners.keyed_operator import (
     OperatorSpec,
 )
 from keyedstate.runtime.timers import TimeDomain
-from keyedstate.runtime.two_inputs import INPUTS, ConnectedInput, KeyedCoProcessFunction
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import Timer, TimerTarget
 

@@ -19,8 +19,8 @@ from keyedstate.epoch.event_time import EventTimes
 from keyedstate.errors import ConnectedFramesError, EventTimeError
 from keyedstate.joins import IntervalJoin, IntervalJoinFunction
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
-from keyedstate.runtime.function_checks import check_function
-from keyedstate.runtime.two_inputs import (
+from keyedstate.runtime.functions.checks import check_function
+from keyedstate.runtime.functions.two_inputs import (
     FIRST_COLUMN,
     SECOND_COLUMN,
     ConnectedInput,

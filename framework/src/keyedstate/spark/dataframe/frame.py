@@ -15,7 +15,7 @@ from keyedstate.aggregates.declaration import all_aggregates
 from keyedstate.durations import Duration
 from keyedstate.errors import BroadcastFrameError, ClassicSparkRequiredError
 from keyedstate.runtime import KeyedFunction
-from keyedstate.runtime.function_checks import check_function
+from keyedstate.runtime.functions.checks import check_function
 from keyedstate.spark.dataframe.aggregate_columns import aggregation_of
 from keyedstate.spark.dataframe.keys import KeyColumns, with_key_columns
 from keyedstate.spark.dataframe.output_columns import check_event_time, window_output_type

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 
 from keyedstate.errors import InvalidWindowError
 from keyedstate.joins import joined_columns
-from keyedstate.runtime.two_inputs import ConnectedInputs
+from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.schema import distinct, folded, parse_output, to_arrow
 from keyedstate.windows import WINDOW_END, WINDOW_START, Global, WindowOutput

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from keyedstate.errors import HostedEpochError, KeyedStateError, UserFunctionError, user_function_error
-from keyedstate.runtime.failures import report_of
+from keyedstate.runtime.functions.failures import report_of
 
 #: Of each text, so that it fits into a frame in any encoding.
 _MAX_CHARACTERS = 30_000

@@ -45,9 +45,9 @@ from keyedstate.options import (
 )
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
-from keyedstate.runtime.function_checks import BROADCAST, ROWS, check_function, check_row_classes
+from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function, check_row_classes
+from keyedstate.runtime.functions.two_inputs import INPUTS, ConnectedInputs, check_inputs
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.runtime.two_inputs import INPUTS, ConnectedInputs, check_inputs
 from keyedstate.spark.hosts.owners import remote_access
 from keyedstate.spark.hosts.task_identity import is_in_micro_batch, is_local
 from keyedstate.spark.plan.configuration import read_configuration

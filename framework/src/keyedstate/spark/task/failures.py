@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 
 from keyedstate.errors import KeyedStateError, UserFunctionError
-from keyedstate.runtime.failures import report_of
+from keyedstate.runtime.functions.failures import report_of
 
 _PYSPARK = str(Path(pyspark.__file__).parent)
 

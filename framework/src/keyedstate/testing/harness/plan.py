@@ -15,10 +15,10 @@ from keyedstate.epoch.configuration import choose_backend
 from keyedstate.errors import FunctionTransportError, HarnessSettingError, described
 from keyedstate.options import BACKEND, MAX_PARALLELISM, PARALLELISM, Configuration
 from keyedstate.runtime import KeyedFunction
-from keyedstate.runtime.function_checks import BROADCAST, ROWS, check_function, check_row_classes
+from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function, check_row_classes
+from keyedstate.runtime.functions.two_inputs import check_inputs
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import Outputs, check_name
-from keyedstate.runtime.two_inputs import check_inputs
 from keyedstate.state.registry.chosen_backend import ChosenBackend
 from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.time import HarnessTime

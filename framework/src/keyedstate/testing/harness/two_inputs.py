@@ -10,8 +10,14 @@ import pyarrow as pa
 
 from keyedstate.errors import HarnessSchemaError, HarnessSettingError
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
+from keyedstate.runtime.functions.two_inputs import (
+    FIRST_COLUMN,
+    INPUTS,
+    SECOND_COLUMN,
+    ConnectedInput,
+    ConnectedInputs,
+)
 from keyedstate.runtime.runners import KeyedOperator
-from keyedstate.runtime.two_inputs import FIRST_COLUMN, INPUTS, SECOND_COLUMN, ConnectedInput, ConnectedInputs
 from keyedstate.testing.harness.rows import KeyedInputRows, routed
 from keyedstate.time import EventTime
 

@@ -19,10 +19,10 @@ from keyedstate.aggregates import Aggregate
 from keyedstate.aggregates.function import Aggregation
 from keyedstate.backend import ColumnTable
 from keyedstate.errors import InvalidAggregateError, MissingTimestampError
-from keyedstate.runtime.function import Context, KeyedFunction
+from keyedstate.runtime.functions.keyed import Context, KeyedFunction
+from keyedstate.runtime.functions.vectorized import KeyedBatch
 from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.timers import TimerBatch
-from keyedstate.runtime.vectorized import KeyedBatch
 from keyedstate.state import ValueState
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.types import TIME_WINDOW, TimeWindow, infer, nullable

@@ -12,8 +12,8 @@ import pyarrow as pa
 from keyedstate.aggregates.function import OUTPUT_ROWS, Aggregation
 from keyedstate.errors import MissingTimestampError
 from keyedstate.runtime.event_time import event_time_array
-from keyedstate.runtime.function import Context
-from keyedstate.runtime.vectorized import KeyedBatch, VectorizedProcessFunction
+from keyedstate.runtime.functions.keyed import Context
+from keyedstate.runtime.functions.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.types import from_arrow_type, nullable
 from keyedstate.windows.declaration.definition import WindowDefinition
 from keyedstate.windows.declaration.skipped_rows import SkippedRows

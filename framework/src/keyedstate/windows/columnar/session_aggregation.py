@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from keyedstate.aggregates.declaration import Part
 from keyedstate.errors import StateValueError
-from keyedstate.runtime.function import Context
+from keyedstate.runtime.functions.keyed import Context
+from keyedstate.runtime.functions.vectorized import KeyedBatch
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.timers import TimerBatch
-from keyedstate.runtime.vectorized import KeyedBatch
 from keyedstate.state import ValueState
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.types import INT64, accumulators_of, nullable

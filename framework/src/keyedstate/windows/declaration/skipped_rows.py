@@ -8,7 +8,7 @@ from typing import Any
 
 from keyedstate.errors import MissingTimestampError
 from keyedstate.runtime.event_time import DROP, FAIL, LATE, MISSING, TIMELESS
-from keyedstate.runtime.function import Context
+from keyedstate.runtime.functions.keyed import Context
 
 
 @dataclass(frozen=True)

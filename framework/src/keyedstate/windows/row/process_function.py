@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.errors import InvalidFunctionError, MissingTimestampError
-from keyedstate.runtime.function import Context, KeyedProcessFunction
+from keyedstate.runtime.functions.keyed import Context, KeyedProcessFunction
 from keyedstate.state import StateDescriptor
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer

@@ -26,7 +26,7 @@ from keyedstate.runtime import (
     KeyedProcessFunction,
     VectorizedProcessFunction,
 )
-from keyedstate.runtime.function_checks import check_function
+from keyedstate.runtime.functions.checks import check_function
 from keyedstate.state import AggregateFunction, AggregatingState, ReducingState, ValueState
 from keyedstate.testing import Harness
 from keyedstate.time import EventTime

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import pyarrow as pa
 
 from keyedstate.errors import InvalidFunctionError
-from keyedstate.runtime.function import Context, KeyedFunction, OnTimerContext
+from keyedstate.runtime.functions.keyed import Context, KeyedFunction, OnTimerContext
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault

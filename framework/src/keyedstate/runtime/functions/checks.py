@@ -10,15 +10,15 @@ from types import CodeType, FunctionType
 import pyarrow as pa
 
 from keyedstate.errors import InvalidFunctionError, closest_names
-from keyedstate.runtime.function import (
+from keyedstate.runtime.functions.keyed import (
     KeyedBroadcastProcessFunction,
     KeyedFunction,
     KeyedProcessFunction,
     refuse_lone_broadcast_state,
 )
+from keyedstate.runtime.functions.two_inputs import INPUTS, KeyedCoProcessFunction
+from keyedstate.runtime.functions.vectorized import VectorizedProcessFunction
 from keyedstate.runtime.row_classes import RowClass, row_class_of
-from keyedstate.runtime.two_inputs import INPUTS, KeyedCoProcessFunction
-from keyedstate.runtime.vectorized import VectorizedProcessFunction
 from keyedstate.state import StateDescriptor
 from keyedstate.state.operator.list_states import OperatorStateDescriptor, declared_operator_states
 

@@ -19,10 +19,15 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedProcessFunction
+from keyedstate.runtime.functions.two_inputs import (
+    FIRST_COLUMN,
+    SECOND_COLUMN,
+    ConnectedInput,
+    ConnectedInputs,
+)
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
-from keyedstate.runtime.two_inputs import FIRST_COLUMN, SECOND_COLUMN, ConnectedInput, ConnectedInputs
 from keyedstate.state import ListState, ValueState
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace

@@ -11,7 +11,7 @@ from typing import Any
 
 from keyedstate import version
 from keyedstate.errors import FACTS, StateError, UserFunctionError
-from keyedstate.runtime.function import Context, KeyedFunction
+from keyedstate.runtime.functions.keyed import Context, KeyedFunction
 from keyedstate.state import StateAccessor
 
 #: The longest text of an error, of a key and of a traceback; the middle of a longer one is left out.

@@ -16,7 +16,7 @@ from keyedstate import types
 from keyedstate.backend import EntryBatch, Expiry, StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import ObjectMemory, WriteBuffer, create_ordered_table
-from keyedstate.ordered.cached_table import CachedValueTable
+from keyedstate.ordered.caching.table import CachedValueTable
 from keyedstate.types import accumulators_of, nullable
 from keyedstate.types.weights import weight_of
 

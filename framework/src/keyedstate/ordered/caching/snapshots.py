@@ -13,8 +13,8 @@ import numpy.typing as npt
 from keyedstate.backend.changes import AddressBatch, TableChanges
 from keyedstate.backend.table import EntryBatch, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered.caching.object_cache import ABSENT_ENTRY, CacheKey, Mark
 from keyedstate.ordered.codecs import Entry, ValueCodec
-from keyedstate.ordered.object_cache import ABSENT_ENTRY, CacheKey, Mark
 from keyedstate.ordered.snapshots import groups_with_rows
 from keyedstate.ordered.store import RowCopy, end_of
 from keyedstate.ordered.tracked_addresses import TrackedKeys

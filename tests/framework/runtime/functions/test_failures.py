@@ -12,7 +12,7 @@ import pytest
 from keyedstate import types
 from keyedstate.errors import UserFunctionError, user_function_error
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.runtime.failures import MAX_ERROR, MAX_TRACE, report_of
+from keyedstate.runtime.functions.failures import MAX_ERROR, MAX_TRACE, report_of
 from keyedstate.spark.hosts.failures import Failure
 from keyedstate.state import ReducingState, ValueState
 from keyedstate.testing import Harness

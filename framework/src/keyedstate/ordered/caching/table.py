@@ -13,9 +13,7 @@ from keyedstate.backend.changes import TableChanges
 from keyedstate.backend.meta import StateMeta
 from keyedstate.backend.table import AnyStateTable, EntryBatch, StateTable, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.ordered.cached_snapshots import CachedChanges, CachedEntries, addresses_of
-from keyedstate.ordered.codecs import Entry
-from keyedstate.ordered.object_cache import (
+from keyedstate.ordered.caching.object_cache import (
     ABSENT_ENTRY,
     NONE_VALUE,
     CacheKey,
@@ -23,6 +21,8 @@ from keyedstate.ordered.object_cache import (
     Mark,
     ObjectMemory,
 )
+from keyedstate.ordered.caching.snapshots import CachedChanges, CachedEntries, addresses_of
+from keyedstate.ordered.codecs import Entry
 from keyedstate.ordered.table import ValueTable
 from keyedstate.ordered.tracked_addresses import PRESENT, TrackedKeys
 from keyedstate.ordered.write_buffer import WriteBuffer

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyedstate.runtime.function import Context, KeyedFunction
+from keyedstate.runtime.functions.keyed import Context, KeyedFunction
 from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.timers import TimerBatch
 

@@ -1,0 +1,1 @@
+"""Tables that keep the objects of often used rows in memory."""
