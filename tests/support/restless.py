@@ -91,6 +91,7 @@ class RestlessColumns(TieredColumns[Any, Any, Any], Moving):
     """A table of columns whose entries move before each access, and get other numbers after a few moves."""
 
     few_unused = 4
+    renumbered_together = 3
 
     def successor(self) -> Any:
         """Return a table that moves, too."""

@@ -256,11 +256,13 @@ class PairParity(Parity):
 
 
 @pytest.mark.parametrize("machine", [Parity, PairParity], ids=["windows", "pairs"])
+@pytest.mark.parametrize("together", [2, 1000])
 def test_columns_that_move_are_those_that_do_not(
-    machine: type[Parity], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: type[Parity], together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SP-04, SP-05: located, read, written, removed, captured, and changed by epochs."""
     monkeypatch.setattr(column_moves.MovingColumns, "few_unused", 4)
+    monkeypatch.setattr(column_moves.MovingColumns, "renumbered_together", together)
     numbers = iter(range(10**9))
     run_state_machine_as_test(lambda: machine(tmp_path / str(next(numbers))), settings=profile())  # type: ignore[arg-type]
 

@@ -22,6 +22,7 @@ else:
     from keyedstate_heap_cow.columntable import CopyOnWriteColumns, fits
     from keyedstate_heap_cow.entry_columns import BEFORE, GONE, NONE, PRESENT, Slots
     from keyedstate_heap_cow.keybytes import KeyBytes, Keys
+    from keyedstate_heap_cow.renumbering import Renumbering, flags_of
 
     COLUMNS = True
 
@@ -39,9 +40,11 @@ __all__ = [
     "KeyBytes",
     "Keys",
     "MapsSnapshot",
+    "Renumbering",
     "Slots",
     "columns_of",
     "copy_bytes",
     "fits",
+    "flags_of",
     "struct_of",
 ]

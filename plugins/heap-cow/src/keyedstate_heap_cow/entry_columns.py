@@ -1,7 +1,8 @@
 """Entries in columns: each field of the values is an array, indexed by entry numbers.
 
 An entry is found by the bytes of its key and gets the next number when it is added.  A removed entry keeps
-its number and is no longer `live`.  When too many numbers have no entry, the others are renumbered.
+its number and is no longer `live`.  When too many numbers have no entry, the others are renumbered, in slices
+(`Renumbering`): only the last one, which exchanges the arrays, is seen by anything else.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from keyedstate.backend import Column, StateMeta
 from keyedstate.tables import check_ascending, column_dtype
 from keyedstate_heap_cow.keybytes import KeyBytes, Keys
 from keyedstate_heap_cow.keyindex import KeyIndex
+from keyedstate_heap_cow.renumbering import Renumbering, flags_of
 
 N = TypeVar("N")
+T = TypeVar("T", bound=np.generic)
 
 Slots = npt.NDArray[np.int64]
 Nones = npt.NDArray[np.bool_]
@@ -47,6 +50,8 @@ class EntryColumns(Generic[N]):
     #: The part of the numbers that may be without an entry, and how many always may.
     most_unused: ClassVar[float] = 0.5
     few_unused: ClassVar[int] = 4096
+    #: The numbers that are looked at together: some milliseconds.
+    renumbered_together: ClassVar[int] = 16_384
 
     def __init__(self, meta: StateMeta) -> None:
         self._keys = KeyBytes(meta.key_serializer.arrow_type)
@@ -73,6 +78,7 @@ class EntryColumns(Generic[N]):
         #: Numbers without an entry at which the others are renumbered.
         self._most_gone = self.few_unused
         self.numbering = 0
+        self._renumbering: Renumbering[N] | None = None
         #: The running epoch; None before the first one, when changes are not tracked.
         self._epoch: int | None = None
         #: By epoch the entries that were written, each once, and those that were removed, with their `_born`.
@@ -122,45 +128,67 @@ class EntryColumns(Generic[N]):
         self._readers = set()
 
     def _renumber_unused(self) -> None:
-        """Renumber where too many numbers have no entry."""
-        if self._gone > self._most_gone and self._gone > self.most_unused * self._index.count:
-            self._renumber()
+        """Continue to renumber, or begin where too many numbers have no entry."""
+        running = self._renumbering
+        if running is None:
+            if self._gone <= self._most_gone or self._gone <= self.most_unused * self._index.count:
+                return
+            tracked = self._tracked_removals()
+            running = self._renumbering = Renumbering(self._index, self._spaces, self._count, tracked)
+        start, end = running.next_slice(self.renumbered_together)
+        running.copy(self._live[start:end] != GONE)
+        if end == self._index.count:
+            self._renumbering = None
+            self._renumber(running)
 
-    def _renumber(self) -> Slots:
-        """Drop removed entries, except those that belong to tracked changes, and renumber the others.
+    def _tracked_removals(self) -> npt.NDArray[np.bool_]:
+        """Return of each number whether its entry was removed, which tracked changes have."""
+        removed = [slots for removals in self._removed.values() for slots, _ in removals]
+        return flags_of(self._index.count, removed)
+
+    def _renumber(self, renumbering: Renumbering[N]) -> Slots:
+        """Exchange the arrays for those with other numbers.
+
+        Removed entries are dropped, except those that belong to tracked changes or were removed meanwhile.
 
         Returns
         -------
         ndarray of int64
-            The old numbers of those that are kept, ascending.
+            The old number of each new one.
         """
-        index = self._index
-        kept_flags = self._live[: index.count] != GONE
-        for removals in self._removed.values():
-            for slots, _ in removals:
-                kept_flags[slots] = True
-        kept = np.flatnonzero(kept_flags)
-        numbers = np.cumsum(kept_flags) - 1
-        spaces, space_of = np.unique(index.entries["space"][kept], return_inverse=True)
-        self._spaces = [self._spaces[space] for space in spaces.tolist()]
+        needed = (self._live[: self._index.count] != GONE) | self._tracked_removals()
+        made = renumbering.finish(needed)
+        self._index, self._spaces, kept, numbers = made.index, made.spaces, made.kept, made.numbers
         self._space_numbers = {space: number for number, space in enumerate(self._spaces)}
-        self._index = index.keep(kept, space_of.reshape(-1).astype(np.int32))
-        self._written = {
-            epoch: [numbers[slots[kept_flags[slots]]] for slots in written]
-            for epoch, written in self._written.items()
-        }
+        for epoch, written in self._written.items():
+            found = [numbers[slots] for slots in written]
+            self._written[epoch] = [slots[slots >= 0] for slots in found]
         self._removed = {
             epoch: [(numbers[slots], born) for slots, born in removed]
             for epoch, removed in self._removed.items()
         }
-        self._live, self._born, self._changed = self._live[kept], self._born[kept], self._changed[kept]
-        self._fields = [field.take(kept) for field in self._fields]
+        # As long as the index at once: arrays that grow after it would be copied twice.
+        self._live = self._taken(self._live, kept)
+        self._born, self._changed = (
+            self._taken(epochs, kept, BEFORE) for epochs in (self._born, self._changed)
+        )
+        self._fields = [
+            Column(self._taken(field.values, kept), self._taken(field.there, kept)) for field in self._fields
+        ]
         self._readers = set()
         self._gone = len(kept) - self._count
         self._most_gone = 2 * self._gone + self.few_unused
         self.numbering += 1
-        self._grow()
         return kept
+
+    def _taken(self, array: npt.NDArray[T], kept: Slots, missing: int = 0) -> npt.NDArray[T]:
+        """Return some elements of an array, and `missing` up to the capacity of the index."""
+        taken: npt.NDArray[T] = np.zeros(self._index.capacity, array.dtype)
+        # With a mode it needs no copy of what it writes; all indices are in the array.
+        np.take(array, kept, out=taken[: len(kept)], mode="clip")
+        if missing:
+            taken[len(kept) :] = missing
+        return taken
 
     # -- values ---------------------------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ cdef extern from *:
     """
     void keyedstate_prefetch(const void* address) noexcept nogil
 
-#: The revision of the index that `columntable` calls.
-REVISION = 1
+#: The revision of the index that `renumbering` calls.
+REVISION = 2
 
 cdef uint64_t _WORD = 0x9E3779B97F4A7C15
 cdef uint64_t _LENGTH = 0xC2B2AE3D27D4EB4F
@@ -134,13 +134,13 @@ cdef class KeyIndex:
         """The size of everything."""
         return self._cell_array.nbytes + self.entries.nbytes + self.bytes.nbytes
 
-    def __init__(self, Py_ssize_t capacity=64):
+    def __init__(self, Py_ssize_t capacity=64, Py_ssize_t size=1024):
         self.capacity = self.count = self.used = 0
         self._call = self._room = 0
         self._seed = secrets.randbits(64)
         self.bytes = np.empty(0, np.uint8)
         self.entries = np.empty(0, ENTRY)
-        self._make_room(max(capacity, 64), 1024)
+        self._make_room(max(capacity, 64), max(size, 1024))
 
     cdef int _make_room(self, Py_ssize_t capacity, Py_ssize_t size) except -1:
         """Grow to so many entries and bytes."""
@@ -315,31 +315,28 @@ cdef class KeyIndex:
         self._cells[place] = (mixed & ~_NUMBER) | <uint64_t>(slot + 1)
         return slot
 
-    def keep(self, const int64_t[::1] kept, const int32_t[::1] spaces):
-        """Return an index of some entries, numbered anew in the order given, in namespaces given for each.
-
-        It continues the count of calls, so the entries keep their last ones.
-        """
-        cdef KeyIndex other = KeyIndex(kept.shape[0] + kept.shape[0] // 2)
-        cdef Py_ssize_t number, size = 0
+    def copy_from(self, KeyIndex other, const int64_t[::1] kept, const int32_t[::1] spaces):
+        """Add entries of another index, which this one lacks, in namespaces given for each."""
+        cdef Py_ssize_t number
         cdef Entry* entry
         cdef const uint8_t* key
         for number in range(kept.shape[0]):
-            size += max(self._entries[kept[number]].length, 0)
-        other._make_room(0, size)
-        for number in range(kept.shape[0]):
-            entry = self._entries + kept[number]
-            key = self._bytes + entry.start
-            other._add(
+            entry = other._entries + kept[number]
+            key = other._bytes + entry.start
+            self._add(
                 key,
                 entry.length,
                 spaces[number],
                 entry.group,
-                other._hash_of(key, entry.length, spaces[number]),
+                self._hash_of(key, entry.length, spaces[number]),
             )
-            other._entries[number].call = entry.call
-        other._call = self._call
-        return other
+
+    def adopt_calls(self, KeyIndex other, const int64_t[::1] kept):
+        """Continue the count of calls of another index, from which all entries were copied in this order."""
+        cdef Py_ssize_t number
+        for number in range(kept.shape[0]):
+            self._entries[number].call = other._entries[kept[number]].call
+        self._call = other._call
 
 
 def copy_bytes(

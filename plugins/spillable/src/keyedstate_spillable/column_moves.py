@@ -27,7 +27,7 @@ import numpy.typing as npt
 from keyedstate.backend import Column, SpillableGroup, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RowSpace, end_of
-from keyedstate_heap_cow import BEFORE, GONE, CopyOnWriteColumns, Keys, Slots
+from keyedstate_heap_cow import BEFORE, GONE, CopyOnWriteColumns, Keys, Renumbering, Slots, flags_of
 from keyedstate_spillable.accesses import Accesses, CountingTable
 from keyedstate_spillable.change_rows import ChangedRows, epochs_in
 from keyedstate_spillable.column_rows import ColumnRows
@@ -182,18 +182,14 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
             self._marks = self._marks.copy()
         super()._own()
 
-    def _renumber(self) -> Slots:
-        kept = super()._renumber()
-        self._marks = self._marks[kept]
-        self._grow()
-        self._hand = int(np.searchsorted(kept, self._hand))
+    def _renumber(self, renumbering: Renumbering[N]) -> Slots:
+        kept = super()._renumber(renumbering)
+        self._marks = self._taken(self._marks, kept)
+        self._hand = int(np.count_nonzero(kept < self._hand))
         self._positions.clear()
         for epoch, written in self._written.items():
             # An entry that came back is noted again.
-            flags = np.zeros(self._index.count, np.bool_)
-            for slots in written:
-                flags[slots] = True
-            self._written[epoch] = [np.flatnonzero(flags)]
+            self._written[epoch] = [np.flatnonzero(flags_of(self._index.count, written))]
         return kept
 
     def _set(
