@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from rocksdict import Options, Rdict
@@ -23,6 +24,8 @@ NUMBERS = StateMeta("numbers", StateKind.VALUE, types.INT64, types.VOID, types.I
 
 class TestRocksDB(BackendContract):
     backend = "rocksdb"
+    # On a busy machine flushes lag, and buffers of the default size would wait for them in memory.
+    options: ClassVar[Mapping[str, object]] = {"rocksdb.write-buffer-size": 4 << 20}
 
     @pytest.mark.parametrize("name", ["default", "a/b", "naïve \U0001f600", "x" * 200, "state:"])
     def test_a_state_of_any_name_has_a_column_family_of_its_own(self, instance: Any, name: str) -> None:

@@ -23,7 +23,7 @@ from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.instances import chosen_backend
 
 #: What the process may occupy besides what its backend has loaded and opened before the second chunk.
-MEMORY_BYTES = 80 << 20
+MEMORY_BYTES = 96 << 20
 TIMES = 5
 VALUE_CHARACTERS = 5_000
 ENTRIES = TIMES * MEMORY_BYTES // VALUE_CHARACTERS
@@ -32,7 +32,7 @@ GROUPS = KeyGroupRange(0, 31)
 #: Rows between two calls of `KeyedStateBackend.balance_memory`.
 CHUNK = 200
 #: Leaves room for what is not managed.  An option of the test class counts before it.
-_OPTIONS = {"memory.managed-size": MEMORY_BYTES // 2}
+_OPTIONS = {"memory.managed-size": 40 << 20}
 
 
 @dataclass(frozen=True)
