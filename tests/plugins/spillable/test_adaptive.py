@@ -12,7 +12,7 @@ from keyedstate_spillable.errors import MarkOrderError
 from keyedstate_spillable.policy import NOTHING, Action, Decision, MemorySample, Signals
 
 BUDGET = 1_000 * MIB
-POLICY = AdaptivePolicy(options())
+POLICY = AdaptivePolicy(options(low_mark=0.75, high_mark=0.85))
 
 
 def decided(used: int, *, on_disk: int = 0, own: int = 400, everyone: int = 400, **sample: Any) -> Decision:
@@ -127,7 +127,7 @@ def test_without_entries_in_memory_nothing_is_spilled():
 
 
 @pytest.mark.parametrize(
-    "marks", [{"low_mark": 0.85}, {"low_mark": 0.4}, {"load_mark": 0.9}, {"high_mark": 0.5}]
+    "marks", [{"low_mark": 0.92}, {"low_mark": 0.4}, {"load_mark": 0.9}, {"high_mark": 0.5}]
 )
 def test_marks_in_another_order_are_refused(marks: dict[str, float]):
     with pytest.raises(MarkOrderError, match=r"load-mark, .*low-mark, .*high-mark are .*ascending"):

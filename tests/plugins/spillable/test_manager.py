@@ -93,7 +93,7 @@ def test_the_trigger_interval_begins_when_everything_has_moved():
 def test_an_emergency_is_decided_at_once_whatever_the_intervals():
     world = World()
     table = world.table("counts", {0: 1024, 1: 1024}, entry_bytes=MIB // 4)
-    policy = AdaptivePolicy(options(check_interval=3_600_000))
+    policy = AdaptivePolicy(options(check_interval=3_600_000, low_mark=0.75, high_mark=0.85))
     with world.running(policy) as step:
         step(100)
         table.add(0, 1500)

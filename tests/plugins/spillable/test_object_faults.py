@@ -61,9 +61,9 @@ def test_bulk_operations_load_spilled_entries_in_both_forms_of_the_map(instance:
     keys = [str(number) for number in range(100)]
     groups = [number % 10 for number in range(100)]
     table.put_many(groups, keys, VOID, [[number] for number in range(100)])
-    assert table.spill_coldest(100) == 100
+    assert table.spill_coldest(200) == 100
     assert table.get_many(groups, keys, VOID) == [[number] for number in range(100)]
-    assert table.spill_coldest(100) == 100
+    assert table.spill_coldest(200) == 100
     table.remove_many(groups[:50], keys[:50], VOID)
     assert content(table) == {str(number): [number] for number in range(50, 100)}
 

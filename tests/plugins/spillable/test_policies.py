@@ -128,7 +128,7 @@ def test_another_budget_is_refused(text: object):
     [
         {"policy": "missing"},
         {"memory_budget": 1 << 20},
-        {"low_mark": 0.9},
+        {"low_mark": 0.95},
         {"weight_requests": 0.9},
         {"policy": "classic", "load_end_ratio": 0.05},
     ],

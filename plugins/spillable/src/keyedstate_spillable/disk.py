@@ -125,49 +125,47 @@ class SpilledRows(DiskRows):
 
     def write(
         self,
-        key_group: int,
+        key_groups: Sequence[int],
         namespaces: Sequence[Any],
         keys: Sequence[Any],
         values: Sequence[Any],
         stamps: Sequence[int],
     ) -> None:
-        """Write entries of a key group; where it raises, nothing is written."""
-        self._write(*self._encode(key_group, namespaces, keys, values, stamps))
+        """Write entries; where it raises, nothing is written."""
+        self._write(*self._encode(key_groups, namespaces, keys, values, stamps))
 
     def write_possible(
         self,
-        key_group: int,
+        key_groups: Sequence[int],
         namespaces: Sequence[Any],
         keys: Sequence[Any],
         values: Sequence[Any],
         stamps: Sequence[int],
-    ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Write those entries that can be serialized; return their namespaces and keys."""
+    ) -> list[bool]:
+        """Write those entries that can be serialized; return which ones these are."""
         try:
-            rows, data = self._encode(key_group, namespaces, keys, values, stamps)
+            rows, data = self._encode(key_groups, namespaces, keys, values, stamps)
+            written = [True] * len(keys)
         except MemoryError:
             raise
         except Exception:  # whatever a serializer raises
-            entries = list(zip(namespaces, keys, values, stamps, strict=True))
-            encoded = [self._encode_possible(key_group, *entry) for entry in entries]
-            written = [
-                (entry, made) for entry, made in zip(entries, encoded, strict=True) if made is not None
-            ]
-            rows, data = [made[0] for _, made in written], [made[1] for _, made in written]
-            namespaces, keys = [entry[0] for entry, _ in written], [entry[1] for entry, _ in written]
+            encoded = list(map(self._encode_possible, key_groups, namespaces, keys, values, stamps))
+            written = [made is not None for made in encoded]
+            possible = [made for made in encoded if made is not None]
+            rows, data = [row for row, _ in possible], [value for _, value in possible]
         if rows:
             self._write(rows, data)
-        return namespaces, keys
+        return written
 
     def _encode(
         self,
-        key_group: int,
+        key_groups: Sequence[int],
         namespaces: Sequence[Any],
         keys: Sequence[Any],
         values: Sequence[Any],
         stamps: Sequence[int],
     ) -> tuple[list[bytes], list[bytes]]:
-        rows = self.of.layout.each_address([key_group] * len(keys), keys, namespaces)
+        rows = self.of.layout.each_address(key_groups, keys, namespaces)
         return rows, self.of.encode(values, stamps)
 
     def _encode_possible(
@@ -175,7 +173,7 @@ class SpilledRows(DiskRows):
     ) -> tuple[bytes, bytes] | None:
         """Return the row of an entry; None where it cannot be serialized."""
         try:
-            (row,), (data,) = self._encode(key_group, [namespace], [key], [value], [stamp])
+            (row,), (data,) = self._encode([key_group], [namespace], [key], [value], [stamp])
         except MemoryError:
             raise
         except Exception as error:  # whatever a serializer raises

@@ -174,6 +174,8 @@ class MemoryAccount:
         #: The estimated bytes of the entries in memory, by instance, and the most that they were in all.
         self._entries: dict[object, int] = {}
         self._most = max(occupied - others, 0)
+        #: The bytes of the entries at the last call of `note`.
+        self._noted = 0
         #: What was spilled since freed memory was returned to the system.
         self._freed = 0
         #: The largest resident set, or where an emergency begins.
@@ -183,13 +185,14 @@ class MemoryAccount:
         """Note the estimate of an instance's entries; return those of all instances, and the used memory."""
         with self._lock:
             self._entries[instance] = entry_bytes
-            entries = sum(self._entries.values())
+            before, entries = self._noted, sum(self._entries.values())
+            self._noted = entries
             process = sample.process_bytes
             if process is None:
                 return entries, entries + self._reserved
             if process > self._record:
-                # What was freed would have been used again instead.
-                self._most -= process - self._record
+                # New entries would have used what was freed, if they could; what else grows cannot.
+                self._most -= min(process - self._record, max(entries - before, 0))
                 self._record = process
             self._most = max(self._most, entries)
             used = entries + max(process - self._most, self._least_other)

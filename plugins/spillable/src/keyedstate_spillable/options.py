@@ -70,9 +70,9 @@ WEIGHT_REQUESTS = fraction(
 )
 
 HIGH_MARK = fraction(
-    "spillable.adaptive.high-mark", 0.85, "Fraction of the budget above which entries are spilled."
+    "spillable.adaptive.high-mark", 0.92, "Fraction of the budget above which entries are spilled."
 )
-LOW_MARK = fraction("spillable.adaptive.low-mark", 0.75, "Fraction of the budget to which they are spilled.")
+LOW_MARK = fraction("spillable.adaptive.low-mark", 0.88, "Fraction of the budget to which they are spilled.")
 LOAD_MARK = fraction(
     "spillable.adaptive.load-mark", 0.5, "Fraction of the budget below which key groups are loaded again."
 )

@@ -22,8 +22,9 @@ _BUCKET_BYTES: Final = 15
 _LOG_BYTES: Final = 18
 #: Elements of a collection that are measured; the others are taken to be like them.
 _ELEMENTS: Final = 32
-#: Samples that a further measurement adds.
-_NEW_SAMPLES: Final = 64
+#: Samples that a further measurement adds, and from how many maps: from others each time.
+_NEW_SAMPLES: Final = 32
+_MAPS_AT_ONCE: Final = 8
 #: Python's own allocator has blocks of up to so many bytes; the C library has a header for larger ones.
 _SMALL: Final = 512
 _ALIGNMENT: Final = 16
@@ -40,11 +41,13 @@ class EntrySizes:
 
     def __init__(self, samples: int) -> None:
         self._samples: deque[float] = deque(maxlen=samples)
+        self._turn = 0
 
     def measure(self, maps: Sequence[Any], *, compiled: bool) -> float:
         """Return the average bytes of an entry in memory; 0 where there is none.
 
-        The first call measures as many entries as the average has, each further one a few.
+        The first call measures as many entries as the average has, each further one a few: it is called for
+        each sample of the process's memory.
 
         Parameters
         ----------
@@ -56,8 +59,13 @@ class EntrySizes:
         entries = sum(map(len, maps))
         if not entries:
             return 0.0
-        wanted = min(_NEW_SAMPLES, entries) if self._samples else self._samples.maxlen or 1
-        # From each map by its part of all entries, at least one.
+        wanted = self._samples.maxlen or 1
+        if self._samples:
+            turns = max(len(maps) // _MAPS_AT_ONCE, 1)
+            self._turn = (self._turn + 1) % turns
+            maps = maps[self._turn :: turns]
+            wanted, entries = min(_NEW_SAMPLES, wanted), max(sum(map(len, maps)), 1)
+        # From each map by its part of the entries, at least one.
         for state_map in maps:
             count = -(-wanted * len(state_map) // entries)
             self._samples.extend(map(_of_entry, islice(iter(state_map), count)))

@@ -15,6 +15,9 @@ from keyedstate_spillable.options import DISK_MEMORY
 #: Look-ups of keys that do not exist are the rule while a key group is spilled.
 _BLOOM_BITS = 10
 _LEAST_BUFFER = 1 << 20
+#: Small files have small filters.  The filter of a large file is as large as a shard of the block cache, so
+#: that each look-up would evict the one that the next look-up needs.
+_FILE_BYTES = 2 << 20
 _NUMBERS = "numbers of spaces"
 
 
@@ -35,7 +38,9 @@ def open_store(context: BackendContext) -> RocksStore:
         "rocksdb.memory-budget": context.options[DISK_MEMORY.name],
         # A sixth of the memory is for all write buffers; one that is larger would be flushed constantly.
         "rocksdb.write-buffer-size": max(memory // 16, _LEAST_BUFFER),
-        "rocksdb.target-file-size": max(memory // 4, _LEAST_BUFFER),
+        "rocksdb.target-file-size": _FILE_BYTES,
+        # A look-up that finds its block in the system's page cache would spend more time decompressing it.
+        "rocksdb.compression": "none",
         "rocksdb.memory-object-ratio": 0.0,
         "rocksdb.bloom-filter-bits": _BLOOM_BITS,
     }

@@ -37,6 +37,7 @@ from keyedstate.tables import converted_entries
 from keyedstate_heap_cow import CopyOnWriteTable, MapsSnapshot
 from keyedstate_spillable.accesses import Accesses, CountingTable
 from keyedstate_spillable.disk import SpilledRows, batch_of
+from keyedstate_spillable.eviction import Eviction
 from keyedstate_spillable.expiry import ExpirySweep
 from keyedstate_spillable.snapshot import MemoryChanges, TieredChanges, TieredSnapshot
 from keyedstate_spillable.visitor import TieredVisitor
@@ -140,6 +141,8 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         self._hand, self._hand_position = 0, 0
         #: The period of use since which it looks for cold entries of that map.
         self._period = _ANY_PERIOD
+        #: Its steps since the last one that has found a cold entry.
+        self._fruitless = 0
         #: For each map that the walk has passed, the period of use that began then.
         self._passed: dict[int, int] = {}
         #: The walk of `drop_expired`.
@@ -169,7 +172,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         position, moved = self._positions.get(key_group, 0), 0
         idle = 0  # passes that have ended since an entry moved
         while moved < limit and len(state_map) and idle < 2:
-            following, some = self._spill_some(key_group, state_map, position, _ANY_PERIOD, limit - moved)
+            leaving = Eviction(self.rows)
+            following = leaving.collect(key_group, state_map, position, _ANY_PERIOD, limit - moved)
+            some = leaving.finish()
             moved += some
             idle = 0 if some else idle + (following is None)
             position = following or 0
@@ -181,46 +186,42 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
 
         The first pass moves what it finds, and so does one that has found only warm entries for a while.
         """
-        moved = steps = 0
+        # A step of the walk is as long as what it may take: the last entries would need many steps.
+        moved, enough = 0, limit - limit // 8
+        self._fruitless = 0
         idle = 0  # maps whose walk has ended since an entry moved: what they have cannot be written
-        while moved < limit and self._find_occupied() and idle <= len(self.maps) + _PATIENCE:
+        while moved < enough and any(map(len, self.maps)) and idle <= len(self.maps) + _PATIENCE:
+            some, ended = self._spill_pass(limit - moved, enough - moved)
+            moved += some
+            idle = 0 if some else idle + ended
+        return moved
+
+    def _spill_pass(self, limit: int, enough: int) -> tuple[int, int]:
+        """Continue the walk through each map at most once; return the entries moved, and the maps ended."""
+        leaving, ended = Eviction(self.rows), 0
+        while leaving.collected < enough and ended < len(self.maps):
             state_map = self.maps[self._hand]
+            if not len(state_map):
+                self._hand, self._hand_position = (self._hand + 1) % len(self.maps), 0
+                ended += 1
+                continue
             if self._hand_position == 0:
                 self._period = self._passed.get(self._hand, _ANY_PERIOD)
                 self._passed[self._hand] = state_map.begin_uses()
-            period = self._period if steps < _PATIENCE else _ANY_PERIOD
-            key_group = self.key_groups.start + self._hand
-            following, some = self._spill_some(
-                key_group, state_map, self._hand_position, period, limit - moved
+            before = leaving.collected
+            following = leaving.collect(
+                self.key_groups.start + self._hand,
+                state_map,
+                self._hand_position,
+                self._period if self._fruitless < _PATIENCE else _ANY_PERIOD,
+                limit - before,
             )
-            steps = 0 if some else steps + 1
-            idle = 0 if some else idle + (following is None)
-            moved += some
+            self._fruitless = 0 if leaving.collected > before else self._fruitless + 1
             self._hand_position = following or 0
             if following is None:
                 self._hand = (self._hand + 1) % len(self.maps)
-        return moved
-
-    def _find_occupied(self) -> bool:
-        """Continue the walk of `spill_coldest` with a map that has entries; return whether there is one."""
-        for _ in self.maps:
-            if len(self.maps[self._hand]):
-                return True
-            self._hand, self._hand_position = (self._hand + 1) % len(self.maps), 0
-        return False
-
-    def _spill_some(
-        self, key_group: int, state_map: Any, position: int, period: int, limit: int
-    ) -> tuple[int | None, int]:
-        """Spill entries from a position on; returns the next position, and how many were spilled."""
-        following, clean_namespaces, clean_keys, namespaces, keys, values, stamps = state_map.coldest(
-            position, period, limit
-        )
-        state_map.evict(clean_namespaces, clean_keys)
-        if keys:
-            namespaces, keys = self.rows.write_possible(key_group, namespaces, keys, values, stamps)
-            state_map.evict(namespaces, keys)
-        return following, len(clean_keys) + len(keys)
+                ended += 1
+        return leaving.finish(), ended
 
     def load(self, key_group: int, limit: int) -> int:
         state_map = self.maps[key_group - self.key_groups.start]
@@ -301,7 +302,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         self._restore_to_disk(key_group, batch)
 
     def _restore_to_disk(self, key_group: int, batch: EntryBatch[Any, Any, Any]) -> None:
-        self.rows.write(key_group, batch.namespaces, batch.keys, batch.values, [0] * len(batch))
+        self.rows.write(
+            [key_group] * len(batch), batch.namespaces, batch.keys, batch.values, [0] * len(batch)
+        )
         self.maps[key_group - self.key_groups.start].add_elsewhere(len(batch))
 
     # -- all entries ----------------------------------------------------------------------------------------
