@@ -1,14 +1,19 @@
 """The spillable backend against heap-cow, with all state in memory, and against rocksdb, with less memory.
 
-    python tests/bench/bench_spillable.py [--keys N] [--rows N] [--rounds N] [--times F ...] [--only PART ...]
+    python tests/bench/bench_spillable.py [--keys N] [--rows N] [--rounds N] [--times F] [--only PART ...]
+    python tests/bench/bench_spillable.py --curve docs/images/spillable-curve.csv
 
 Each measurement is a process of its own, which fills the state of one operator, runs warm-up epochs and then
 measures epochs of rows: one call of the function per record, or ``.aggregate`` by columns.  Processes of the
 backends take turns.  Rows per second are of processor time and, in brackets, of wall time; a ratio is the
 median of the ratios of the rounds.
 
-Beyond memory, both backends occupy the same: rocksdb has what heap-cow occupies, divided by `--times`, as its
-memory budget, and spillable may occupy what the process of rocksdb did in the end.
+Beyond memory, both backends have the same budget: what heap-cow occupies, divided by `--times`.  It is the
+memory budget of rocksdb, and what spillable may add to the memory of the process.  A line tells what each
+process has added in the end.
+
+With `--curve`, one budget and states of 0.5 to 10 times as much: the rates of all three backends go to a
+file, from which ``scripts/draw_curve.py`` draws a picture.  heap-cow ignores the budget.
 
 The longest pause is one call of `KeyedStateBackend.balance_memory`, which all rows of a chunk wait for.
 """
@@ -39,12 +44,18 @@ from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.state import ListState, MapState, ValueState
+from keyedstate_spillable.container import return_freed_memory
 
 BATCH = 10_000
 GROUP_COLUMN = "__group"
 OUTPUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
 AGGREGATED = pa.schema([("k", pa.string()), ("n", pa.int64()), ("total", pa.int64())])
+WARM_UP = 2
 EPOCHS = 5
+CURVE_TIMES = (0.5, 1.0, 2.0, 5.0, 10.0)
+CURVE_BUDGET = 100 << 20
+#: Keys whose state heap-cow measures first, for the bytes of one.
+CURVE_SAMPLE = 1_000_000
 
 
 class Values(KeyedProcessFunction):
@@ -127,6 +138,12 @@ def measure(
     names = pa.array([f"customer-{number:08}" for number in range(keys)])
     groups = key_groups([names], GROUPS)
     options: dict[str, object] = {}
+    # Before memory is measured: the arrays that choose keys are as large as some states.
+    inputs = [
+        chosen_keys(distribution, keys, rows, number / 50 if number >= WARM_UP else 0.0, number)
+        for number in range(WARM_UP + EPOCHS)
+    ]
+    return_freed_memory()
     before = resident_bytes()
     if state_bytes and backend == "rocksdb":
         options["rocksdb.memory-budget"] = max(state_bytes, 16 << 20)
@@ -184,12 +201,10 @@ def measure(
         for start in range(0, keys, 50_000):
             run(np.arange(start, min(start + 50_000, keys)))
         filled = resident_bytes() - before
-        for number in range(2):
-            run(chosen_keys(distribution, keys, rows, 0.0, number))
+        for chosen in inputs[:WARM_UP]:
+            run(chosen)
         pauses.clear()
-        measured = [
-            run(chosen_keys(distribution, keys, rows, number / 50, number)) for number in range(2, 2 + EPOCHS)
-        ]
+        measured = [run(chosen) for chosen in inputs[WARM_UP:]]
         result = {
             "processor": rows / statistics.median(each for each, _ in measured),
             "wall": rows / statistics.median(each for _, each in measured),
@@ -215,24 +230,37 @@ def in_process(*arguments: object) -> dict[str, Any]:
     return found
 
 
-def compare(first: str, second: str, rounds: int, run: Callable[[str, int], dict[str, Any]]) -> str:
-    """Return a line about two backends that took turns; the first one gets the memory of the second."""
+def compare(first: str, second: str, rounds: int, run: Callable[[str], dict[str, Any]]) -> str:
+    """Return a line about two backends that took turns."""
     found = []
     for _ in range(rounds):
-        other = run(second, 0)
-        found.append((run(first, other["resident"]), other))
+        other = run(second)
+        found.append((run(first), other))
     ratio, wall = (
         statistics.median(one[unit] / other[unit] for one, other in found) for unit in ("processor", "wall")
     )
     rates = [
         f"{name} {statistics.median(pair[i]['processor'] for pair in found):9,.0f}"
         f" ({statistics.median(pair[i]['wall'] for pair in found):9,.0f})"
+        f" {statistics.median(pair[i]['resident'] for pair in found) / 2**20:5.0f} MiB"
         for i, name in enumerate((first, second))
     ]
     pause = max(one["pause_ms"] for one, _ in found)
-    memory = statistics.median(one["resident"] for one, _ in found) / 2**20
-    ratios = f"ratio {ratio:5.2f} ({wall:5.2f})"
-    return f"{rates[0]}  {rates[1]}  {ratios}  pause {pause:4.0f} ms  {memory:5.0f} MiB"
+    return f"{rates[0]}  {rates[1]}  ratio {ratio:5.2f} ({wall:5.2f})  pause {pause:4.0f} ms"
+
+
+def write_curve(path: Path, rows: int) -> None:
+    """Measure states of several sizes, one process after the other."""
+    sample = in_process("heap-cow", "value", "zipf", CURVE_SAMPLE, rows, 0)
+    per_key = sample["resident"] / CURVE_SAMPLE
+    lines = ["backend,times,keys,rows_per_processor_second,rows_per_second,memory_mib"]
+    for times in CURVE_TIMES:
+        keys = int(times * CURVE_BUDGET / per_key)
+        for backend in ("heap-cow", "spillable", "rocksdb"):
+            found = in_process(backend, "value", "zipf", keys, rows, CURVE_BUDGET)
+            rates = f"{found['processor']:.0f},{found['wall']:.0f},{found['resident'] / 2**20:.0f}"
+            lines.append(f"{backend},{times},{keys},{rates}")
+    path.write_text("\n".join(lines) + "\n", encoding="ascii")
 
 
 def main() -> None:
@@ -245,11 +273,16 @@ def main() -> None:
     parser.add_argument("--times", type=float, default=5.0)
     parser.add_argument("--only", nargs="*", default=["memory", "value", "list", "map", "aggregate"])
     parser.add_argument("--distributions", nargs="*", default=["zipf", "window", "uniform", "group"])
+    parser.add_argument("--curve", type=Path)
     parser.add_argument("--measure", nargs=6, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure:
         backend, kind, distribution, *numbers = args.measure
         sys.stdout.write(json.dumps(measure(backend, kind, distribution, *map(int, numbers))) + "\n")
+        return
+
+    if args.curve:
+        write_curve(args.curve, args.rows)
         return
 
     def show(line: str) -> None:
@@ -264,7 +297,7 @@ def main() -> None:
                     "spillable",
                     "heap-cow",
                     args.rounds,
-                    lambda backend, _, kind=kind: in_process(  # type: ignore[misc]
+                    lambda backend, kind=kind: in_process(  # type: ignore[misc]
                         backend, kind, "uniform", args.keys // 4, args.rows, 0
                     ),
                 )
@@ -281,10 +314,8 @@ def main() -> None:
                     "spillable",
                     "rocksdb",
                     args.rounds,
-                    lambda backend, size, kind=kind, keys=keys, distribution=distribution, whole=whole: (  # type: ignore[misc]
-                        in_process(
-                            backend, kind, distribution, keys, args.rows, size or int(whole / args.times)
-                        )
+                    lambda backend, kind=kind, keys=keys, distribution=distribution, whole=whole: (  # type: ignore[misc]
+                        in_process(backend, kind, distribution, keys, args.rows, int(whole / args.times))
                     ),
                 )
             )

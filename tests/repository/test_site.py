@@ -16,7 +16,11 @@ PAGES = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")}
 
 @pytest.fixture(scope="module")
 def diagrams() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("draw_diagrams", ROOT / "scripts" / "draw_diagrams.py")
+    return script("draw_diagrams")
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -56,6 +60,12 @@ def test_pictures_are_committed_as_their_source_draws_them(diagrams: ModuleType)
         if (DOCS / "images" / name).read_text(encoding="utf-8") != picture
     ]
     assert stale == [], "run `python scripts/draw_diagrams.py`"
+
+
+def test_the_curve_is_committed_as_its_numbers_draw_it() -> None:
+    curve = script("draw_curve")
+    drawn = curve.PICTURE.read_text(encoding="utf-8")
+    assert drawn == curve.picture(), "run `python scripts/draw_curve.py`"
 
 
 def test_an_arrow_that_others_imply_is_left_out(diagrams: ModuleType) -> None:
