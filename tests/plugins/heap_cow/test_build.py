@@ -110,3 +110,18 @@ def test_an_extension_that_cannot_be_loaded_is_an_error(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
     assert ran.returncode != 0
     assert "undefined symbol: PyFoo" in ran.stderr
+
+
+@pytest.mark.parametrize("extension", ["cowmap", "keyindex"])
+def test_an_extension_of_another_version_than_the_source_is_an_error(tmp_path: Path, extension: str) -> None:
+    """What a source checkout has after an update without a new build."""
+    script = (
+        "import sys, types\n"
+        f"stale = types.ModuleType('keyedstate_heap_cow.{extension}')\n"
+        "stale.REVISION, stale.__file__ = 1, 'stale.so'\n"
+        "sys.modules[stale.__name__] = stale\n"
+        "import keyedstate_heap_cow.compiled_form\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert ran.returncode != 0
+    assert "stale.so was compiled from another version than the source next to it" in ran.stderr

@@ -21,8 +21,9 @@ _WAY_OUT = (
     "--force-reinstall --no-deps --no-cache-dir keyedstate-heap-cow`."
 )
 
-#: What is compiled, by the name of its extension module.
+#: What is compiled, by the name of its extension module, and the revision that the tables call.
 _EXTENSIONS = {"cowmap": "the map", "keyindex": "the index of tables in columns"}
+_REVISIONS = {"cowmap": state_map.REVISION, "keyindex": 2}
 
 
 def _extension(name: str) -> ModuleType | None:
@@ -37,13 +38,13 @@ def _extension(name: str) -> ModuleType | None:
 
 
 _COMPILED = {name: _extension(name) for name in _EXTENSIONS}
+for _name, _module in _COMPILED.items():
+    if _module is not None and getattr(_module, "REVISION", 1) != _REVISIONS[_name]:
+        raise ImportError(
+            f"{_module.__file__} was compiled from another version than the source next to it. Compile it "
+            "again: run `python setup.py build_ext --inplace` in plugins/heap-cow, or `make setup`."
+        )
 _COMPILED_MAP: Any = _COMPILED["cowmap"]
-if _COMPILED_MAP is not None and getattr(_COMPILED_MAP, "REVISION", 1) != state_map.REVISION:
-    raise ImportError(
-        f"{_COMPILED_MAP.__file__} was compiled from another version of state_map than the one "
-        "next to it. Compile it again: run `python setup.py build_ext --inplace` in plugins/heap-cow, "
-        "or `make setup`."
-    )
 
 
 def map_module(*, compiled: bool = True) -> Any:

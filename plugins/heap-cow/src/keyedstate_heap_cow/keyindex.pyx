@@ -24,7 +24,7 @@ cdef extern from *:
     """
     void keyedstate_prefetch(const void* address) noexcept nogil
 
-#: The revision of the index that `renumbering` calls.
+#: Raised with every change that the tables need: `compiled_form` has the same number.
 REVISION = 2
 
 cdef uint64_t _WORD = 0x9E3779B97F4A7C15
