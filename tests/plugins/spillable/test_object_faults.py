@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -33,6 +33,22 @@ class Key:
     def __hash__(self) -> int:
         if Key.fails:
             raise MemoryError
+        return hash(self.number)
+
+
+@dataclass(frozen=True)
+class Busy:
+    """A value or a key that calls a function of its user once, when it is serialized or hashed."""
+
+    number: int
+    calls: ClassVar[list[Callable[[], None]]] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "number" and Busy.calls:
+            Busy.calls.pop()()
+        return super().__getattribute__(name)
+
+    def __hash__(self) -> int:
         return hash(self.number)
 
 
@@ -113,6 +129,43 @@ def test_an_entry_whose_eviction_failed_after_its_row_was_written_can_be_removed
     assert not table.contains(0, Key(2), VOID)
     assert content(table) == {Key(1): [1]}
     assert len(table) == 1
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("moment", ["a value is serialized", "a key is serialized", "a key is hashed"])
+def test_what_user_code_changes_while_entries_are_spilled_is_not_lost(
+    instance: Any, moment: str, compiled: bool
+) -> None:
+    busy, plain = types.record_of(Busy), types.list_of(types.INT64)
+    value_calls = moment == "a value is serialized"
+    meta = StateMeta("busy", StateKind.VALUE, types.INT64 if value_calls else busy, types.VOID, plain)
+    if value_calls:
+        meta = replace(meta, value_serializer=busy)
+    table: TieredTable[Any, Any, Any] = TieredTable(
+        meta, GROUPS, 10, lambda: open_space(meta, instance.context), lambda _: 100.0, compiled=compiled
+    )
+    keys: list[Any] = [n if value_calls else Busy(n) for n in range(8)]
+    old: list[Any] = [Busy(n) if value_calls else [n] for n in range(8)]
+    new: Any = Busy(100) if value_calls else [100]
+    table.put_many([0] * 8, keys, VOID, old)
+    if moment == "a key is hashed":
+        table.spill(0, 8)
+        assert table.load(0, 8) == 8  # they have rows, so that only their keys are hashed
+
+    def change() -> None:
+        for key in keys[2:6]:
+            table.remove(0, key, VOID)
+        for key in keys[:2] + keys[4:6]:
+            table.put(0, key, VOID, new)
+
+    Busy.calls.append(change)
+    table.spill(0, 8)
+    assert not Busy.calls
+    expected = {0: new, 1: new, 4: new, 5: new, 6: old[6], 7: old[7]}
+    assert content(table) == {keys[n]: value for n, value in expected.items()}
+    assert table.get_many([0] * 8, keys, VOID) == [expected.get(n) for n in range(8)]
+    table.remove(0, keys[0], VOID)
+    assert (table.contains(0, keys[0], VOID), len(table)) == (False, 5)
 
 
 def test_only_an_entry_that_cannot_be_serialized_stays_in_memory(

@@ -193,6 +193,10 @@ class SpilledRows(DiskRows):
         self._absent.clear()
         self.put(rows, data)
 
+    def discard(self, key_group: int, key: Any, namespace: Any) -> None:
+        """Remove the row of an address."""
+        self.remove(self.address(key_group, key, namespace))
+
     def read(self, row: bytes) -> tuple[Any, int] | None:
         """Return the value and the stamp of the entry under an address, or None."""
         data = self.get(row)

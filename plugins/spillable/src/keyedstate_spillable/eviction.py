@@ -43,8 +43,7 @@ class Eviction:
             position, period, limit
         )
         if clean_keys:
-            state_map.evict(clean_namespaces, clean_keys)
-            self._dropped += len(clean_keys)
+            self._dropped += len(clean_keys) - len(state_map.evict(clean_namespaces, clean_keys))
         if keys:
             self._maps.append((state_map, len(keys)))
             self._key_groups += [key_group] * len(keys)
@@ -61,7 +60,8 @@ class Eviction:
         Returns
         -------
         int
-            The entries that were dropped: one that cannot be serialized stays in memory too.
+            The entries that were dropped: one that cannot be serialized stays in memory too, and so does one
+            that a serializer or another function of the user has changed meanwhile.
         """
         if not self._keys:
             return self._dropped
@@ -72,7 +72,12 @@ class Eviction:
         for state_map, count in self._maps:
             part = slice(start, start + count)
             start += count
-            state_map.evict(
-                compress(self._namespaces[part], written[part]), compress(self._keys[part], written[part])
+            places = list(compress(range(part.start, part.stop), written[part]))
+            kept = state_map.evict(
+                [self._namespaces[place] for place in places], [self._keys[place] for place in places]
             )
-        return self._dropped + sum(written)
+            for place in map(places.__getitem__, kept):
+                # Its row is of a value that was changed, or of an entry that was removed.
+                self._rows.discard(self._key_groups[place], self._keys[place], self._namespaces[place])
+            self._dropped += len(places) - len(kept)
+        return self._dropped

@@ -83,7 +83,7 @@ class _Tier:
 
     def discard(self, key: Any, namespace: Any) -> None:
         rows: SpilledRows = self._table.rows
-        rows.remove(rows.address(self._key_group, key, namespace))
+        rows.discard(self._key_group, key, namespace)
 
 
 class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, ExpiryCleanup):

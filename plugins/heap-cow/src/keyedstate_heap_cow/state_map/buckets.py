@@ -17,7 +17,7 @@ if not cython.compiled:
 COMPILED = cython.compiled
 
 #: Raised with every change that `table` needs, so that it can tell a compiled form older than the source.
-REVISION = 3
+REVISION = 4
 
 # Classes with `no_gc_clear` are not emptied when the cycle collector breaks a cycle that they are in: other
 # objects of that cycle may still call them, and would find no table.
@@ -42,11 +42,13 @@ _GOLDEN = cython.declare(cython.ulonglong, 0x9E3779B97F4A7C15)
 _MURMUR_1 = cython.declare(cython.ulonglong, 0xFF51AFD7ED558CCD)
 _MURMUR_2 = cython.declare(cython.ulonglong, 0xC4CEB9FE1A85EC53)
 
-#: The two lowest bits of an entry's `hash`, which are no part of the hash: the lower tier of the map stores
-#: the entry too, and what it stores has the same value.
+#: The three lowest bits of an entry's `hash`, which are no part of the hash: the lower tier of the map stores
+#: the entry too; what it stores has the same value; `coldest` has returned the entry, and nothing has changed
+#: it since, so that it may leave.
 STORED = cython.declare(cython.ulonglong, 1)
 CLEAN = cython.declare(cython.ulonglong, 2)
-_HASH_MASK = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFC)
+LEAVING = cython.declare(cython.ulonglong, 4)
+_HASH_MASK = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFF8)
 
 # How a comparison ended.
 DIFFERENT = cython.declare(cython.int, 0)
@@ -66,7 +68,7 @@ class Entry:
     if not cython.compiled:
         __slots__ = ("entry_version", "hash", "key", "namespace", "next", "state_stamp", "value")
 
-    # Never change once set, but for the bits `STORED` and `CLEAN`, which only the owner reads and writes.
+    # Never change once set, but for the lowest bits, which only the owner reads and writes.
     hash: cython.ulonglong
     key: object
     namespace: object
@@ -162,7 +164,7 @@ def mixed(key_hash: cython.ulonglong, namespace_hash: cython.ulonglong) -> cytho
 @cython.inline
 def has_hash(p: Ref, h: cython.ulonglong) -> cython.bint:
     """Return whether an entry has a hash."""
-    return (cython.cast(Entry, p).hash ^ h) <= STORED | CLEAN
+    return (cython.cast(Entry, p).hash ^ h) <= STORED | CLEAN | LEAVING
 
 
 @cython.cfunc

@@ -386,8 +386,8 @@ class CopyOnWriteStateMap(HashTable):
         return coldest(self, position, period, limit)
 
     def evict(self, namespaces, keys):
-        """Drop entries that the lower tier has now."""
-        evict(self, as_list(namespaces), as_list(keys))
+        """Drop entries that the lower tier has now; return the places of those changed since `coldest`."""
+        return evict(self, as_list(namespaces), as_list(keys))
 
     def admit(self, namespaces, keys, values, stamps):
         """Add entries that only the lower tier has, with the stamps that `coldest` returned."""

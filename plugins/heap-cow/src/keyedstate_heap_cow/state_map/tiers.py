@@ -3,7 +3,7 @@
 from keyedstate_heap_cow import uncompiled as cython
 
 if not cython.compiled:
-    from keyedstate_heap_cow.state_map.buckets import CLEAN, END, STORED, Entry
+    from keyedstate_heap_cow.state_map.buckets import CLEAN, END, LEAVING, STORED, Entry
     from keyedstate_heap_cow.state_map.hash_table import HashTable
     from keyedstate_heap_cow.state_map.iteration import head_at, position_after
     from keyedstate_heap_cow.uncompiled import Ref
@@ -38,7 +38,7 @@ def coldest(
             clean[1].append(entry.key)
         else:
             # Now, because the lower tier writes the entry next: from then on it must know of its removal.
-            entry.hash |= STORED
+            entry.hash |= STORED | LEAVING
             changed[0].append(entry.namespace)
             changed[1].append(entry.key)
             changed[2].append(entry.value)
@@ -47,8 +47,9 @@ def coldest(
 
 
 @cython.cfunc
-def evict(hash_table: HashTable, namespaces: list, keys: list) -> cython.int:
-    """Drop entries from the map alone."""
+def evict(hash_table: HashTable, namespaces: list, keys: list) -> list:
+    """Drop entries from the map alone; see `CopyOnWriteStateMap.evict`."""
+    kept: list = []
     h: cython.ulonglong
     i: cython.Py_ssize_t
     p: Ref
@@ -56,11 +57,13 @@ def evict(hash_table: HashTable, namespaces: list, keys: list) -> cython.int:
     for i in range(len(keys)):
         h = hash_table._hash(keys[i], namespaces[i])
         p = hash_table._find(h, keys[i], namespaces[i])
-        if p is not cython.NULL:
-            entry = hash_table._take_out(p, h)
-            hash_table._elsewhere += 1
-            del entry  # may run user code, now that the entry is counted
-    return 0
+        if p is cython.NULL or not cython.cast(Entry, p).hash & (CLEAN | LEAVING):
+            kept.append(i)
+            continue
+        entry = hash_table._take_out(p, h)
+        hash_table._elsewhere += 1
+        del entry  # may run user code, now that the entry is counted
+    return kept
 
 
 @cython.cfunc
