@@ -6,14 +6,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from keyedstate import types
-from keyedstate.backend import StateKind, StateMeta
+from keyedstate.backend import SpillableTable, StateKind, StateMeta
 from keyedstate.testing import open_instance
 from keyedstate.testing.contract.base import KEY_GROUPS, Address, content
 from keyedstate.testing.contract.suites.changes import changed
-from keyedstate_heap_cow import COLUMNS, CopyOnWriteColumns
+from keyedstate_heap_cow import COLUMNS, CopyOnWriteColumns, renumbering
 
 pytestmark = pytest.mark.skipif(not COLUMNS, reason="the index of columns is not compiled")
 
@@ -60,4 +61,70 @@ def test_entries_that_change_while_numbers_do_are_those_of_a_dict(
         captured.release()
     assert len(table) == len(model)
     assert table.numbering > 5
+    instance.close()
+
+
+@pytest.mark.parametrize("backend", ["heap-cow", "spillable"])
+@pytest.mark.parametrize("step", ["copy_from", "adopt_calls", "zeros"])
+@pytest.mark.parametrize("failing", [1, 2, 6, 10])
+def test_an_error_while_numbers_change_leaves_all_entries_as_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, step: str, failing: int
+) -> None:
+    """The next call begins to renumber again."""
+    instance = open_instance(backend, tmp_path, key_groups=KEY_GROUPS, max_parallelism=16)
+    table: Any = instance.table(SUMS)
+    monkeypatch.setattr(CopyOnWriteColumns, "most_unused", 0.1)
+    monkeypatch.setattr(CopyOnWriteColumns, "renumbered_together", 3_000)
+    model: dict[Address, Any] = {}
+
+    def write(keys: range, value: int | None) -> None:
+        groups = [KEY_GROUPS.start + key % len(KEY_GROUPS) for key in keys]
+        found = {(group, key, 0): (value,) for group, key in zip(groups, keys, strict=True)}
+        if value is None:
+            for address in found:
+                model.pop(address, None)
+            table.remove_many(groups, keys, 0)
+        else:
+            model.update(found)
+            table.put_many(groups, keys, 0, [(value,)] * len(keys))
+
+    write(range(20_000), 1)
+    if isinstance(table, SpillableTable):
+        table.spill_coldest(2_000)
+    calls = 0
+
+    def count_call(name: str) -> None:
+        nonlocal calls
+        calls += name == step
+        if calls == failing and name == step:
+            raise MemoryError
+
+    class FailingIndex(renumbering.KeyIndex):  # type: ignore[misc]
+        def copy_from(self, *arguments: Any) -> None:
+            super().copy_from(*arguments)
+            count_call("copy_from")
+
+        def adopt_calls(self, *arguments: Any) -> None:
+            super().adopt_calls(*arguments)
+            count_call("adopt_calls")
+
+    class Arrays:
+        def __getattr__(self, name: str) -> Any:
+            count_call(name)
+            return getattr(np, name)
+
+    monkeypatch.setattr(renumbering, "KeyIndex", FailingIndex)
+    monkeypatch.setattr(renumbering, "np", Arrays())
+    numbering, errors = table.numbering, 0
+    for start in range(0, 20_000, 1_000):
+        for keys, value in ((range(start, start + 700), None), (range(start, start + 1), 2)):
+            try:
+                write(keys, value)
+            except MemoryError:
+                errors += 1
+                write(keys, value)
+    assert table.numbering > numbering
+    assert errors == (calls >= failing)
+    write(range(350), 3)
+    assert content(table) == model
     instance.close()

@@ -17,10 +17,9 @@ from keyedstate.backend import Column, StateMeta
 from keyedstate.tables import check_ascending, column_dtype
 from keyedstate_heap_cow.keybytes import KeyBytes, Keys
 from keyedstate_heap_cow.keyindex import KeyIndex
-from keyedstate_heap_cow.renumbering import Renumbering, flags_of
+from keyedstate_heap_cow.renumbering import Numbering, Renumbering, flags_of
 
 N = TypeVar("N")
-T = TypeVar("T", bound=np.generic)
 
 Slots = npt.NDArray[np.int64]
 Nones = npt.NDArray[np.bool_]
@@ -133,12 +132,14 @@ class EntryColumns(Generic[N]):
         if running is None:
             if self._gone <= self._most_gone or self._gone <= self.most_unused * self._index.count:
                 return
-            tracked = self._tracked_removals()
-            running = self._renumbering = Renumbering(self._index, self._spaces, self._count, tracked)
+            running = Renumbering(self._index, self._spaces, self._count, self._tracked_removals())
+        # Where a slice fails, what it has copied is dropped, and the next call begins again.
+        self._renumbering = None
         start, end = running.next_slice(self.renumbered_together)
         running.copy(self._live[start:end] != GONE)
-        if end == self._index.count:
-            self._renumbering = None
+        if end < self._index.count:
+            self._renumbering = running
+        else:
             self._renumber(running)
 
     def _tracked_removals(self) -> npt.NDArray[np.bool_]:
@@ -146,49 +147,32 @@ class EntryColumns(Generic[N]):
         removed = [slots for removals in self._removed.values() for slots, _ in removals]
         return flags_of(self._index.count, removed)
 
-    def _renumber(self, renumbering: Renumbering[N]) -> Slots:
-        """Exchange the arrays for those with other numbers.
-
-        Removed entries are dropped, except those that belong to tracked changes or were removed meanwhile.
-
-        Returns
-        -------
-        ndarray of int64
-            The old number of each new one.
-        """
+    def _renumber(self, renumbering: Renumbering[N]) -> None:
+        """Finish: drop removed entries, except those of tracked changes or removed meanwhile."""
         needed = (self._live[: self._index.count] != GONE) | self._tracked_removals()
-        made = renumbering.finish(needed)
-        self._index, self._spaces, kept, numbers = made.index, made.spaces, made.kept, made.numbers
-        self._space_numbers = {space: number for number, space in enumerate(self._spaces)}
-        for epoch, written in self._written.items():
-            found = [numbers[slots] for slots in written]
-            self._written[epoch] = [slots[slots >= 0] for slots in found]
-        self._removed = {
-            epoch: [(numbers[slots], born) for slots, born in removed]
-            for epoch, removed in self._removed.items()
+        self._exchange(renumbering.finish(needed))
+
+    def _exchange(self, made: Numbering[N]) -> None:
+        """Exchange the arrays for those with other numbers; where it raises, none is exchanged."""
+        numbers = made.numbers
+        space_numbers = {space: number for number, space in enumerate(made.spaces)}
+        written = {
+            epoch: [found[found >= 0] for found in (numbers[slots] for slots in noted)]
+            for epoch, noted in self._written.items()
         }
-        # As long as the index at once: arrays that grow after it would be copied twice.
-        self._live = self._taken(self._live, kept)
-        self._born, self._changed = (
-            self._taken(epochs, kept, BEFORE) for epochs in (self._born, self._changed)
-        )
-        self._fields = [
-            Column(self._taken(field.values, kept), self._taken(field.there, kept)) for field in self._fields
-        ]
+        removed = {
+            epoch: [(numbers[slots], born) for slots, born in noted] for epoch, noted in self._removed.items()
+        }
+        live = made.taken(self._live)
+        born, changed = (made.taken(epochs, BEFORE) for epochs in (self._born, self._changed))
+        fields = [Column(made.taken(field.values), made.taken(field.there)) for field in self._fields]
+        self._index, self._spaces, self._space_numbers = made.index, made.spaces, space_numbers
+        self._written, self._removed = written, removed
+        self._live, self._born, self._changed, self._fields = live, born, changed, fields
         self._readers = set()
-        self._gone = len(kept) - self._count
+        self._gone = len(made.kept) - self._count
         self._most_gone = 2 * self._gone + self.few_unused
         self.numbering += 1
-        return kept
-
-    def _taken(self, array: npt.NDArray[T], kept: Slots, missing: int = 0) -> npt.NDArray[T]:
-        """Return some elements of an array, and `missing` up to the capacity of the index."""
-        taken: npt.NDArray[T] = np.zeros(self._index.capacity, array.dtype)
-        # With a mode it needs no copy of what it writes; all indices are in the array.
-        np.take(array, kept, out=taken[: len(kept)], mode="clip")
-        if missing:
-            taken[len(kept) :] = missing
-        return taken
 
     # -- values ---------------------------------------------------------------------------------------------
 

@@ -147,24 +147,26 @@ cdef class KeyIndex:
         cdef uint8_t[::1] raw
         cdef uint64_t[::1] cells
         cdef Py_ssize_t slot
+        # Room counts only after there is memory for all of it.
         if size > self._room:
-            self._room = max(size, 2 * self._room)
-            self.bytes = _longer(self.bytes, self.used, self._room)
-            raw = self.bytes
-            self._bytes = &raw[0]
+            size = max(size, 2 * self._room)
+            longer = _longer(self.bytes, self.used, size)
+            raw = longer
+            self.bytes, self._bytes, self._room = longer, &raw[0], size
         if capacity <= self.capacity:
             return 0
-        self.capacity = max(capacity, 2 * self.capacity)
-        self.entries = _longer(self.entries, self.count, self.capacity)
-        raw = self.entries.view(np.uint8)
-        self._entries = <Entry*>&raw[0]
+        capacity = max(capacity, 2 * self.capacity)
         needed = 128
-        while needed < 2 * self.capacity:
+        while needed < 2 * capacity:
             needed *= 2
-        self._cell_array = np.zeros(needed, np.uint64)
-        cells = self._cell_array
-        self._cells = &cells[0]
+        cell_array = np.zeros(needed, np.uint64)
+        cells = cell_array
+        longer = _longer(self.entries, self.count, capacity)
+        raw = longer.view(np.uint8)
+        self.entries, self._entries = longer, <Entry*>&raw[0]
+        self._cell_array, self._cells = cell_array, &cells[0]
         self._mask = needed - 1
+        self.capacity = capacity
         for slot in range(self.count):
             self._enter(slot)
         return 0

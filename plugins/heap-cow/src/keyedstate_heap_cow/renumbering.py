@@ -12,6 +12,7 @@ import numpy.typing as npt
 from keyedstate_heap_cow.keyindex import KeyIndex
 
 N = TypeVar("N")
+T = TypeVar("T", bound=np.generic)
 
 Slots = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -36,6 +37,18 @@ class Numbering(Generic[N]):
     spaces: list[N]
     kept: Slots
     numbers: Slots
+
+    def taken(self, array: npt.NDArray[T], missing: int = 0) -> npt.NDArray[T]:
+        """Return the elements of the entries, and `missing` up to the capacity of the index.
+
+        An array that grew after it was taken would be copied twice.
+        """
+        taken: npt.NDArray[T] = np.zeros(self.index.capacity, array.dtype)
+        # With a mode it needs no copy of what it writes; all indices are in the array.
+        np.take(array, self.kept, out=taken[: len(self.kept)], mode="clip")
+        if missing:
+            taken[len(self.kept) :] = missing
+        return taken
 
 
 class Renumbering(Generic[N]):

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from keyedstate.backend import Column, SpillableGroup, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RowSpace, end_of
-from keyedstate_heap_cow import BEFORE, GONE, CopyOnWriteColumns, Keys, Renumbering, Slots, flags_of
+from keyedstate_heap_cow import BEFORE, GONE, CopyOnWriteColumns, Keys, Numbering, Slots, flags_of
 from keyedstate_spillable.accesses import Accesses, CountingTable
 from keyedstate_spillable.change_rows import ChangedRows, epochs_in
 from keyedstate_spillable.column_rows import ColumnRows
@@ -182,15 +182,15 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
             self._marks = self._marks.copy()
         super()._own()
 
-    def _renumber(self, renumbering: Renumbering[N]) -> Slots:
-        kept = super()._renumber(renumbering)
-        self._marks = self._taken(self._marks, kept)
-        self._hand = int(np.count_nonzero(kept < self._hand))
+    def _exchange(self, made: Numbering[N]) -> None:
+        marks = made.taken(self._marks)
+        super()._exchange(made)
+        self._marks = marks
+        self._hand = int(np.count_nonzero(made.kept < self._hand))
         self._positions.clear()
         for epoch, written in self._written.items():
             # An entry that came back is noted again.
             self._written[epoch] = [np.flatnonzero(flags_of(self._index.count, written))]
-        return kept
 
     def _set(
         self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None, epoch: int
