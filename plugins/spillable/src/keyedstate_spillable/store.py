@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
 from keyedstate.backend import BackendContext, StateMeta
 from keyedstate.memory import SPILL, process_memory
-from keyedstate.ordered import RowSpace, store_of
+from keyedstate.ordered import RowCopy, RowSpace, store_of
 from keyedstate_rocksdb import RocksStore, default_options
 from keyedstate_spillable.options import DISK_MEMORY
 
@@ -59,4 +59,56 @@ def open_store(context: BackendContext) -> RocksStore:
 def open_space(meta: StateMeta, context: BackendContext) -> RowSpace:
     """Return a new, empty space for a table; a state whose types change has a second one."""
     numbers = context.resources.setdefault(_NUMBERS, count())
-    return store_of(context, open_store).open_space(f"{next(numbers)}:{meta.name}")
+    store, name = store_of(context, open_store), f"{next(numbers)}:{meta.name}"
+    return _LateSpace(lambda: store.open_space(name))
+
+
+class _LateSpace(RowSpace):
+    """A space that is opened for its first row: that takes milliseconds, and most tables never spill.
+
+    Parameters
+    ----------
+    open_space : callable
+        Returns the empty space.
+    """
+
+    def __init__(self, open_space: Callable[[], RowSpace]) -> None:
+        self._open_space = open_space
+        self._space: RowSpace | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        return None if self._space is None else self._space.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(keys) if self._space is None else self._space.get_many(keys)
+
+    def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        return iter(()) if self._space is None else self._space.scan(start, end)
+
+    def write(self, rows: Mapping[bytes, bytes | None]) -> None:
+        if self._space is None:
+            if not any(data is not None for data in rows.values()):
+                return
+            self._space = self._open_space()
+        self._space.write(rows)
+
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        if self._space is None:
+            self._space = self._open_space()
+        self._space.put_many(keys, values)
+
+    def copy(self) -> RowCopy:
+        return _NoRows() if self._space is None else self._space.copy()
+
+
+class _NoRows(RowCopy):
+    """The copy of a space without rows."""
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
+
+    def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())
+
+    def release(self) -> None:
+        pass
