@@ -75,7 +75,7 @@ open_instance(
 
 
 def test_a_process_that_became_larger_than_the_budget_opens_an_instance(tmp_path: Path) -> None:
-    """Nobody knows how much of it an earlier job has freed, and a restart must not fail for it."""
+    """A part of it may be memory that an earlier job has freed, and a restart must not fail because of it."""
     command = [sys.executable, "-c", _LARGE_PROCESS, str(tmp_path)]
     opened = subprocess.run(command, capture_output=True, text=True, check=False)
     assert opened.returncode == 0, opened.stderr
