@@ -36,6 +36,7 @@ PURPOSES = {
     "hooks": "the hook specifications",
     "joins": "interval joins",
     "keygroups": "key groups and their ranges",
+    "local": "the runner without Spark",
     "memory": "views of bytes",
     "metrics": "the metrics of an epoch",
     "murmur3": "Spark's hash of keys",

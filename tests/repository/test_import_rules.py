@@ -45,7 +45,7 @@ ORDER = (
     ("aggregates", "joins"),
     ("windows",),
     ("epoch",),
-    ("spark",),
+    ("spark", "local"),
     ("savepoints",),
     ("testing",),
     ("cli",),

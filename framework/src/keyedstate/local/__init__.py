@@ -1,0 +1,1 @@
+"""Keyed state without Spark: the runner for one machine."""
