@@ -104,6 +104,16 @@ class MemoryMonitor:
         )
         return self.latest
 
+    def return_freed(self) -> int:
+        """Return freed memory to the system, measure again, and return the bytes that were of objects.
+
+        Arrow keeps memory for its next buffers, and the C library what large objects have occupied.
+        """
+        pa.default_memory_pool().release_unused()
+        before = self.sample().process_bytes or 0
+        return_freed_memory()
+        return max(before - (self.sample().process_bytes or 0), 0)
+
     def start(self, interval_ms: int) -> None:
         """Measure in the background, at the shortest interval of all that have called this."""
         self._interval_ms = min(self._interval_ms, interval_ms)
@@ -205,24 +215,16 @@ class MemoryAccount:
             self._entries[instance] = entry_bytes
 
     def return_freed(self) -> MemorySample | None:
-        """Return freed memory to the system and measure again; None where little was freed since then.
-
-        Arrow keeps memory for its next buffers, and the C library what large objects have occupied.
-        """
+        """Return freed memory to the system and measure again; None where little was freed since then."""
         with self._lock:
             if self._freed < _WORTH_RETURNING * self.budget:
                 return None
             self._freed = 0
-        pa.default_memory_pool().release_unused()
-        before = self.monitor.sample().process_bytes
-        return_freed_memory()
-        sample = self.monitor.sample()
-        if before is not None and sample.process_bytes is not None:
-            with self._lock:
-                # What was not returned can be used again: Python keeps the memory of small objects.
-                returned = max(before - sample.process_bytes, 0)
-                self._most = max(self._most - returned, sum(self._entries.values()))
-        return sample
+        returned = self.monitor.return_freed()
+        with self._lock:
+            # What was not returned can be used again: Python keeps the memory of small objects.
+            self._most = max(self._most - returned, sum(self._entries.values()))
+        return self.monitor.latest
 
     def forget(self, instance: object) -> None:
         """Forget a closed instance."""
@@ -248,10 +250,8 @@ def acquire(instance: object, budget: int | float, reserved: int, interval_ms: i
             limit = resident_limit()
             if limit is not None:
                 size = min(size, limit)
-            # What the state of another job has left.
-            pa.default_memory_pool().release_unused()
-            return_freed_memory()
             monitor = MemoryMonitor(system)
+            monitor.return_freed()  # what the state of another job has left
             try:
                 _shared[budget] = MemoryAccount(monitor, size, reserved, _WITHOUT_STATE), set()
             except SmallMemoryBudgetError:
