@@ -16,16 +16,17 @@ ANY = 2**30
 class DictTier:
     """A lower tier over a dict; it counts its calls."""
 
-    def __init__(self, state_map: Any) -> None:
-        self.map = state_map
+    def __init__(self, cowmap: ModuleType, state_map: Any) -> None:
+        self.cowmap, self.map = cowmap, state_map
         self.rows: dict[tuple[Any, Any], tuple[Any, int]] = {}
         self.loads = self.writes = 0
 
-    def load(self, key: Any, namespace: Any) -> None:
+    def load(self, key: Any, namespace: Any) -> tuple[Any, int] | None:
         self.loads += 1
-        if (key, namespace) in self.rows:
-            value, stamp = self.rows[key, namespace]
-            self.map.admit([namespace], [key], [list(value)], [stamp])
+        if (key, namespace) not in self.rows:
+            return None
+        value, stamp = self.rows[key, namespace]
+        return list(value), stamp
 
     def contains(self, key: Any, namespace: Any) -> bool:
         return (key, namespace) in self.rows
@@ -38,15 +39,11 @@ class DictTier:
         position: int | None = 0
         moved = 0
         while position is not None and moved < limit:
-            position, clean_namespaces, clean_keys, namespaces, keys, values, stamps = self.map.coldest(
-                position, period, limit - moved
-            )
-            self.writes += len(keys)
-            for namespace, key, value, stamp in zip(namespaces, keys, values, stamps, strict=True):
+            position, clean, changed = self.map.coldest(position, period, limit - moved)
+            self.writes += len(changed)
+            for namespace, key, value, stamp in zip(*self.cowmap.columns_of(changed), strict=True):
                 self.rows[key, namespace] = list(value), stamp
-            self.map.evict(namespaces, keys)
-            self.map.evict(clean_namespaces, clean_keys)
-            moved += len(keys) + len(clean_keys)
+            moved += self.map.evict(clean) + self.map.evict(changed)
         return moved
 
     def changes(self, epoch: int) -> tuple[dict[Any, Any], set[Any]]:
@@ -70,7 +67,7 @@ class DictTier:
 
 def tiered(cowmap: ModuleType) -> tuple[Any, DictTier]:
     state_map = cowmap.CopyOnWriteStateMap(list)
-    tier = DictTier(state_map)
+    tier = DictTier(cowmap, state_map)
     state_map.use_tier(tier)
     return state_map, tier
 
@@ -132,9 +129,9 @@ def test_a_step_of_the_walk_returns_at_most_its_limit(cowmap: ModuleType) -> Non
         state_map.put(key, NS, [key])
     position, seen = 0, 0
     while position is not None:
-        position, _, _, _, keys, _, _ = state_map.coldest(position, ANY, 7)
-        assert len(keys) <= 7
-        seen += len(keys)
+        position, _, changed = state_map.coldest(position, ANY, 7)
+        assert len(changed) <= 7
+        seen += len(changed)
     assert seen >= 900, "the rest of a chain is left for the next walk"
 
 

@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,28 +26,49 @@ TEXTS = StateMeta("texts", StateKind.LIST, types.STRING, types.VOID, types.list_
 
 @dataclass(frozen=True)
 class Key:
-    """A key that cannot be hashed for a while."""
+    """A key that cannot be read, and so not hashed or serialized, for a while."""
 
     number: int
     fails: ClassVar[bool] = False
 
-    def __hash__(self) -> int:
-        if Key.fails:
+    def __getattribute__(self, name: str) -> Any:
+        if name == "number" and Key.fails:
             raise MemoryError
-        return hash(self.number)
+        return super().__getattribute__(name)
 
 
 @dataclass(frozen=True)
 class Busy:
-    """A value or a key that calls a function of its user once, when it is serialized or hashed."""
+    """A key or a value that calls a function of its user once, after it was used so many times.
+
+    It is used where it is compared, hashed, serialized or, as a pickle, deserialized.
+    """
 
     number: int
-    calls: ClassVar[list[Callable[[], None]]] = []
+    uses_left: ClassVar[int] = -1
+    function: ClassVar[Callable[[], object]]
+
+    @classmethod
+    def call(cls, function: Callable[[], object], uses: int) -> None:
+        cls.function, cls.uses_left = staticmethod(function), uses
+
+    @classmethod
+    def use(cls) -> None:
+        cls.uses_left -= 1
+        if cls.uses_left == -1:
+            cls.function()
+
+    def __setstate__(self, state: dict[str, int]) -> None:
+        Busy.use()
+        self.__dict__.update(state)
 
     def __getattribute__(self, name: str) -> Any:
-        if name == "number" and Busy.calls:
-            Busy.calls.pop()()
+        if name == "number":
+            Busy.use()
         return super().__getattribute__(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Busy) and self.number == other.number
 
     def __hash__(self) -> int:
         return hash(self.number)
@@ -115,7 +137,21 @@ def test_one_sweep_drops_the_expired_entries_of_a_small_table_in_both_tiers(inst
     assert sorted(content(table)) == sorted(str(number) for number in range(91, 200))
 
 
-def test_an_entry_whose_eviction_failed_after_its_row_was_written_can_be_removed(instance: Any) -> None:
+def test_what_a_serializer_renews_during_a_sweep_is_kept(instance: Any) -> None:
+    now = 0
+    expiry = Expiry(10, lambda: now, lambda value: value if value[0].number + 10 > now else None)
+    busy = types.list_of(types.pickled())
+    table = instance.table(replace(TEXTS, value_serializer=busy, expiry=expiry))
+    for key in ("a", "b"):
+        table.put(0, key, VOID, [Busy(0)])
+    table.spill_coldest(1)
+    now = 15
+    Busy.call(lambda: [table.put(0, key, VOID, [Busy(10)]) for key in ("a", "b")], 0)
+    table.drop_expired()
+    assert content(table) == {"a": [Busy(10)], "b": [Busy(10)]}
+
+
+def test_an_entry_whose_spilling_failed_can_be_removed(instance: Any) -> None:
     table = instance.table(replace(TEXTS, key_serializer=types.record_of(Key)))
     table.put(0, Key(1), VOID, [1])
     table.spill(0, 10)
@@ -131,41 +167,95 @@ def test_an_entry_whose_eviction_failed_after_its_row_was_written_can_be_removed
     assert len(table) == 1
 
 
+def test_an_entry_whose_removal_failed_can_be_spilled(instance: Any) -> None:
+    table = instance.table(replace(TEXTS, key_serializer=types.record_of(Busy)))
+    for uses in count():
+        table.put(0, Busy(1), VOID, [uses])
+        table.spill(0, 10)
+        table.get(0, Busy(1), VOID)
+        Busy.call(lambda: 1 / 0, uses)
+        try:
+            table.remove(0, Busy(1), VOID)
+        except ZeroDivisionError:
+            assert table.spill(0, 10) == 1
+            assert table.get(0, Busy(1), VOID) == [uses]
+        else:
+            break
+    Busy.uses_left = -1
+    assert (uses > 2, len(table)) == (True, 0)
+
+
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize("moment", ["a value is serialized", "a key is serialized", "a key is hashed"])
-def test_what_user_code_changes_while_entries_are_spilled_is_not_lost(
-    instance: Any, moment: str, compiled: bool
+@pytest.mark.parametrize("part", ["key", "value"])
+@pytest.mark.parametrize(
+    "operation", ["get", "contains", "get many", "load", "spill", "spill with rows", "spill coldest", "peek"]
+)
+def test_what_user_code_changes_while_entries_move_is_not_undone(
+    instance: Any, operation: str, part: str, compiled: bool
 ) -> None:
-    busy, plain = types.record_of(Busy), types.list_of(types.INT64)
-    value_calls = moment == "a value is serialized"
-    meta = StateMeta("busy", StateKind.VALUE, types.INT64 if value_calls else busy, types.VOID, plain)
-    if value_calls:
-        meta = replace(meta, value_serializer=busy)
-    table: TieredTable[Any, Any, Any] = TieredTable(
-        meta, GROUPS, 10, lambda: open_space(meta, instance.context), lambda _: 100.0, compiled=compiled
-    )
-    keys: list[Any] = [n if value_calls else Busy(n) for n in range(8)]
-    old: list[Any] = [Busy(n) if value_calls else [n] for n in range(8)]
-    new: Any = Busy(100) if value_calls else [100]
-    table.put_many([0] * 8, keys, VOID, old)
-    if moment == "a key is hashed":
-        table.spill(0, 8)
-        assert table.load(0, 8) == 8  # they have rows, so that only their keys are hashed
+    """User code runs at many moments of a move; here it changes entries at each of them in turn."""
+    meta = StateMeta("busy", StateKind.VALUE, types.INT64, types.VOID, types.pickled())
+    if part == "key":
+        meta = replace(
+            meta, key_serializer=types.record_of(Busy), value_serializer=types.list_of(types.INT64)
+        )
 
-    def change() -> None:
-        for key in keys[2:6]:
-            table.remove(0, key, VOID)
-        for key in keys[:2] + keys[4:6]:
-            table.put(0, key, VOID, new)
+    def key(number: int) -> Any:
+        return Busy(number) if part == "key" else number
 
-    Busy.calls.append(change)
-    table.spill(0, 8)
-    assert not Busy.calls
-    expected = {0: new, 1: new, 4: new, 5: new, 6: old[6], 7: old[7]}
-    assert content(table) == {keys[n]: value for n, value in expected.items()}
-    assert table.get_many([0] * 8, keys, VOID) == [expected.get(n) for n in range(8)]
-    table.remove(0, keys[0], VOID)
-    assert (table.contains(0, keys[0], VOID), len(table)) == (False, 5)
+    def value(number: int) -> Any:
+        return Busy(number) if part == "value" else [number]
+
+    for uses in count():
+        table: TieredTable[Any, Any, Any] = TieredTable(
+            meta, GROUPS, 10, lambda: open_space(meta, instance.context), lambda _: 100.0, compiled=compiled
+        )
+        keys = list(map(key, range(8)))
+        for number in range(8):
+            table.put(0, keys[number], VOID, value(number))
+        if operation in {"get", "contains", "get many", "load", "peek", "spill with rows"}:
+            assert table.spill(0, 8) == 8
+        if operation == "spill with rows":
+            assert table.load(0, 8) == 8
+
+        def change(table: Any = table, keys: Any = keys) -> None:
+            for number in range(2, 6):
+                table.remove(0, keys[number], VOID)
+                assert not table.contains(0, keys[number], VOID)
+            for number in (0, 1, 4, 5):
+                table.put(0, keys[number], VOID, value(100 + number))
+
+        wanted = list(map(key, range(8)))
+        Busy.call(change, uses)
+        match operation:
+            case "get":
+                for each in wanted:
+                    table.get(0, each, VOID)
+            case "contains":
+                for each in wanted:
+                    table.contains(0, each, VOID)
+            case "peek":
+                for each in wanted:
+                    table.peek(0, each, VOID)
+            case "get many":
+                table.get_many([0] * 8, wanted, VOID)
+            case "load":
+                table.load(0, 8)
+            case "spill coldest":
+                table.spill_coldest(8)
+            case _:
+                table.spill(0, 8)
+        called, Busy.uses_left = Busy.uses_left < 0, -1
+        if not called:
+            break
+        expected = {n: value(100 + n if n in {0, 1, 4, 5} else n) for n in (0, 1, 4, 5, 6, 7)}
+        assert content(table) == {keys[n]: found for n, found in expected.items()}, uses
+        in_memory = sum(map(len, table.maps))
+        on_disk = sum(each.elsewhere for each in table.maps)
+        assert (in_memory + on_disk, on_disk >= 0) == (6, True), uses
+        assert table.get_many([0] * 8, keys, VOID) == [expected.get(n) for n in range(8)], uses
+        table.remove(0, keys[0], VOID)
+        assert (table.contains(0, keys[0], VOID), len(table)) == (False, 5), uses
 
 
 def test_only_an_entry_that_cannot_be_serialized_stays_in_memory(

@@ -184,3 +184,23 @@ def test_a_restore_that_has_spilled_continues_on_disk(instance: Any) -> None:
     restore(2)
     assert tiers(table) == {0: (40, 60), 1: (0, 100), 2: (0, 100)}
     assert content(table) == {key: key * key for key in range(1000) if key % 10 < 3}
+
+
+def test_a_table_that_is_rewritten_frees_its_old_rows_and_counts_accesses_again(
+    instance: Any, tmp_path: Path
+) -> None:
+    table = instance.table(TEXTS)
+    table.put_many([0] * 20_000, range(20_000), VOID, [[f"{key}" * 200] for key in range(20_000)])
+    while table.spill(0, 1000):
+        pass
+    assert table.get(0, 1, VOID) == ["1" * 200]
+    assert table.accesses.disk > 0
+    snapshot = table.snapshot()
+    table.rewrite(NUMBERS, None, None, lambda texts: len(texts[0]))
+    assert (table.accesses.disk, len(table), table.get(0, 12, VOID)) == (0, 20_000, 400)
+    assert len(read(snapshot)) == 20_000
+    table.rewrite(NUMBERS, None, None, None)
+    table.rewrite(NUMBERS, None, None, None)
+    table.rows.flush()
+    files = sum(file.stat().st_size for file in tmp_path.rglob("*.sst"))
+    assert files < 4_000_000, "the rows of the texts have 19 MB"

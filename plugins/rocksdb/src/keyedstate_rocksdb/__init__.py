@@ -4,6 +4,6 @@ Other backends may use its store, which is exported here with the values of its 
 """
 
 from keyedstate_rocksdb.options import default_options
-from keyedstate_rocksdb.store import RocksStore
+from keyedstate_rocksdb.store import RocksSpace, RocksStore
 
-__all__ = ["RocksStore", "default_options"]
+__all__ = ["RocksSpace", "RocksStore", "default_options"]

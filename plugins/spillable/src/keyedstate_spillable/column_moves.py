@@ -26,12 +26,13 @@ import numpy.typing as npt
 
 from keyedstate.backend import Column, SpillableGroup, StateMeta
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.ordered import RowSpace, end_of
+from keyedstate.ordered import end_of
 from keyedstate_heap_cow import BEFORE, GONE, CopyOnWriteColumns, Keys, Numbering, Slots, flags_of
 from keyedstate_spillable.accesses import Accesses, CountingTable
 from keyedstate_spillable.change_rows import ChangedRows, epochs_in
 from keyedstate_spillable.column_rows import ColumnRows
 from keyedstate_spillable.rows import DiskRows, chunks
+from keyedstate_spillable.store import SpillSpace
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -77,7 +78,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         self,
         meta: StateMeta,
         key_groups: KeyGroupRange,
-        open_space: Callable[[], RowSpace],
+        open_space: Callable[[], SpillSpace],
     ) -> None:
         super().__init__(meta, key_groups)
         self.rows = DiskRows(open_space())

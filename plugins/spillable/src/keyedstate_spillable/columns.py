@@ -9,12 +9,13 @@ import numpy as np
 
 from keyedstate.backend import EntryBatch, IncrementalVisitor, StateMeta, TableChanges, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.ordered import RewritingTable, RowSpace
+from keyedstate.ordered import RewritingTable
 from keyedstate.tables import converted_entries
 from keyedstate_heap_cow import GONE
 from keyedstate_spillable.column_moves import AWAY, STORED, MovingColumns
 from keyedstate_spillable.column_rows import ColumnRows
 from keyedstate_spillable.column_snapshot import TieredColumnsChanges, TieredColumnsSnapshot
+from keyedstate_spillable.store import SpillSpace
 from keyedstate_spillable.table import TieredTable
 from keyedstate_spillable.visitor import TieredVisitor
 
@@ -43,7 +44,7 @@ class TieredColumns(MovingColumns[K, N, V], RewritingTable):
         self,
         meta: StateMeta,
         key_groups: KeyGroupRange,
-        open_space: Callable[[], RowSpace],
+        open_space: Callable[[], SpillSpace],
         create_table: Callable[[StateMeta], Tiered],
     ) -> None:
         super().__init__(meta, key_groups, open_space)
@@ -165,6 +166,7 @@ class TieredColumns(MovingColumns[K, N, V], RewritingTable):
         if self._epoch is not None:
             made.begin_epoch(self._epoch)
         self._successor = made
+        self.rows.clear()
 
     def successor(self) -> Tiered:
         return self._successor

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from keyedstate.backend import EntryBatch, StateMeta
-from keyedstate.ordered import RowSpace, ValueCodec, end_of
+from keyedstate.ordered import ValueCodec, end_of
 from keyedstate_spillable.rows import DiskRows, chunks
+from keyedstate_spillable.store import SpillSpace
 
 _log = logging.getLogger(__name__)
 
@@ -22,6 +23,16 @@ _STAMP = struct.Struct(">i")
 _READ_TOGETHER = 1024
 #: Keys without a row that are remembered.
 _ABSENT_KEYS = 50_000
+
+
+class LeavingEntries(NamedTuple):
+    """Entries that are written to disk, as columns of the same length."""
+
+    key_groups: Sequence[int]
+    namespaces: Sequence[Any]
+    keys: Sequence[Any]
+    values: Sequence[Any]
+    stamps: Sequence[int]
 
 
 class SpilledEntry(NamedTuple):
@@ -53,10 +64,11 @@ class EntryRows:
         key = meta.key_serializer
         self._canonical = key.canonical if key.needs_canonical else None
 
-    def encode(self, values: Sequence[Any], stamps: Sequence[int]) -> list[bytes]:
-        """Return the bytes of rows."""
-        made = self._values.encode_many(list(values))
-        return [_STAMP.pack(stamp) + data for stamp, data in zip(stamps, made, strict=True)]
+    def encode(self, entries: LeavingEntries) -> tuple[list[bytes], list[bytes]]:
+        """Return the keys and the values of the rows of entries."""
+        rows = self.layout.each_address(entries.key_groups, entries.keys, entries.namespaces)
+        made = self._values.encode_many(list(entries.values))
+        return rows, [_STAMP.pack(stamp) + data for stamp, data in zip(entries.stamps, made, strict=True)]
 
     def decode(self, data: bytes) -> tuple[Any, int]:
         """Return the value and the stamp of a row."""
@@ -89,10 +101,15 @@ class SpilledRows(DiskRows):
     ----------
     meta : StateMeta
     max_parallelism : int
-    space : RowSpace
+    space : SpillSpace
+
+    Attributes
+    ----------
+    asked : int
+        How often an access looked for an entry here.
     """
 
-    def __init__(self, meta: StateMeta, max_parallelism: int, space: RowSpace) -> None:
+    def __init__(self, meta: StateMeta, max_parallelism: int, space: SpillSpace) -> None:
         super().__init__(space)
         self._max_parallelism = max_parallelism
         #: Key groups and keys of one namespace that were looked up and have no row, until a row is written.
@@ -100,6 +117,7 @@ class SpilledRows(DiskRows):
         self._absent_in: Any = None
         #: Whether it was logged that an entry cannot be written.
         self._warned = False
+        self.asked = 0
         self.adopt(meta)
 
     def adopt(self, meta: StateMeta) -> None:
@@ -123,57 +141,18 @@ class SpilledRows(DiskRows):
         """Return a codec for another thread."""
         return EntryRows(self._meta.duplicate(), self._max_parallelism)
 
-    def write(
-        self,
-        key_groups: Sequence[int],
-        namespaces: Sequence[Any],
-        keys: Sequence[Any],
-        values: Sequence[Any],
-        stamps: Sequence[int],
-    ) -> None:
-        """Write entries; where it raises, nothing is written."""
-        self._write(*self._encode(key_groups, namespaces, keys, values, stamps))
-
-    def write_possible(
-        self,
-        key_groups: Sequence[int],
-        namespaces: Sequence[Any],
-        keys: Sequence[Any],
-        values: Sequence[Any],
-        stamps: Sequence[int],
-    ) -> list[bool]:
-        """Write those entries that can be serialized; return which ones these are."""
+    def encode_possible(self, entries: LeavingEntries) -> list[tuple[bytes, bytes] | None]:
+        """Return the row of each entry as its key and value; None for one that cannot be serialized."""
         try:
-            rows, data = self._encode(key_groups, namespaces, keys, values, stamps)
-            written = [True] * len(keys)
+            return list(zip(*self.of.encode(entries), strict=True))
         except MemoryError:
             raise
         except Exception:  # whatever a serializer raises
-            encoded = list(map(self._encode_possible, key_groups, namespaces, keys, values, stamps))
-            written = [made is not None for made in encoded]
-            possible = [made for made in encoded if made is not None]
-            rows, data = [row for row, _ in possible], [value for _, value in possible]
-        if rows:
-            self._write(rows, data)
-        return written
+            return [self._encode_one(LeavingEntries(*zip(one))) for one in zip(*entries, strict=True)]
 
-    def _encode(
-        self,
-        key_groups: Sequence[int],
-        namespaces: Sequence[Any],
-        keys: Sequence[Any],
-        values: Sequence[Any],
-        stamps: Sequence[int],
-    ) -> tuple[list[bytes], list[bytes]]:
-        rows = self.of.layout.each_address(key_groups, keys, namespaces)
-        return rows, self.of.encode(values, stamps)
-
-    def _encode_possible(
-        self, key_group: int, namespace: Any, key: Any, value: Any, stamp: int
-    ) -> tuple[bytes, bytes] | None:
-        """Return the row of an entry; None where it cannot be serialized."""
+    def _encode_one(self, entry: LeavingEntries) -> tuple[bytes, bytes] | None:
         try:
-            (row,), (data,) = self._encode([key_group], [namespace], [key], [value], [stamp])
+            (row,), (data,) = self.of.encode(entry)
         except MemoryError:
             raise
         except Exception as error:  # whatever a serializer raises
@@ -182,29 +161,38 @@ class SpilledRows(DiskRows):
                 _log.warning(
                     "spillable: the entry of key %.100r in the state %r cannot be serialized and stays in "
                     "memory, and so do others like it: %s",
-                    key,
+                    entry.keys[0],
                     self._meta.name,
                     error,
                 )
             return None
         return row, data
 
-    def _write(self, rows: list[bytes], data: list[bytes]) -> None:
+    def put(self, rows: Sequence[bytes], data: Sequence[bytes]) -> None:
+        """Write rows at once and atomically."""
         self._absent.clear()
-        self.put(rows, data)
+        super().put(rows, data)
 
     def discard(self, key_group: int, key: Any, namespace: Any) -> None:
         """Remove the row of an address."""
         self.remove(self.address(key_group, key, namespace))
 
-    def read(self, row: bytes) -> tuple[Any, int] | None:
-        """Return the value and the stamp of the entry under an address, or None."""
-        data = self.get(row)
+    def find(self, key_group: int, key: Any, namespace: Any) -> tuple[Any, int] | None:
+        """Return the value and the stamp of the row of an address, or None."""
+        data = self.get(self.address(key_group, key, namespace))
         return None if data is None else self.of.decode(data)
 
-    def contains(self, row: bytes) -> bool:
-        """Return whether an address has a row."""
-        return self.get(row) is not None
+    def load(self, key_group: int, key: Any, namespace: Any) -> tuple[Any, int] | None:
+        """Do what `find` does for an access to the entry, which counts."""
+        if self.is_absent(key_group, key, namespace):
+            return None
+        self.asked += 1
+        return self.find(key_group, key, namespace)
+
+    def contains(self, key_group: int, key: Any, namespace: Any) -> bool:
+        """Return whether an address has a row, for an access to the entry, which counts."""
+        self.asked += 1
+        return self.get(self.address(key_group, key, namespace)) is not None
 
     def entries_of(self, key_group: int, after: bytes = b"") -> Iterator[list[SpilledEntry]]:
         """Yield the entries of a key group in the order of rows, those after a row, several at a time."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 
-from keyedstate_spillable.disk import SpilledRows
+from keyedstate_spillable.disk import LeavingEntries, SpilledRows
 
 
 class Eviction:
@@ -14,6 +14,8 @@ class Eviction:
     Parameters
     ----------
     rows : SpilledRows
+    module : module
+        The form of the maps (`CopyOnWriteTable.module`).
 
     Attributes
     ----------
@@ -21,15 +23,11 @@ class Eviction:
         How many entries it has taken.
     """
 
-    def __init__(self, rows: SpilledRows) -> None:
+    def __init__(self, rows: SpilledRows, module: Any) -> None:
         self._rows = rows
-        #: Maps with the number of entries that were taken from them and have no row yet.
-        self._maps: list[tuple[Any, int]] = []
-        self._key_groups: list[int] = []
-        self._namespaces: list[Any] = []
-        self._keys: list[Any] = []
-        self._values: list[Any] = []
-        self._stamps: list[int] = []
+        self._module = module
+        #: Key groups with their maps, and the entries that were taken from them and have no row yet.
+        self._leaving: list[tuple[int, Any, list[Any]]] = []
         self._dropped = 0
         self.collected = 0
 
@@ -39,19 +37,11 @@ class Eviction:
         Those that have a row already are dropped at once.  No position may be passed twice before `finish`.
         """
         following: int | None
-        following, clean_namespaces, clean_keys, namespaces, keys, values, stamps = state_map.coldest(
-            position, period, limit
-        )
-        if clean_keys:
-            self._dropped += len(clean_keys) - len(state_map.evict(clean_namespaces, clean_keys))
-        if keys:
-            self._maps.append((state_map, len(keys)))
-            self._key_groups += [key_group] * len(keys)
-            self._namespaces += namespaces
-            self._keys += keys
-            self._values += values
-            self._stamps += stamps
-        self.collected += len(clean_keys) + len(keys)
+        following, clean, changed = state_map.coldest(position, period, limit)
+        self._dropped += state_map.evict(clean)
+        if changed:
+            self._leaving.append((key_group, state_map, changed))
+        self.collected += len(clean) + len(changed)
         return following
 
     def finish(self) -> int:
@@ -63,21 +53,25 @@ class Eviction:
             The entries that were dropped: one that cannot be serialized stays in memory too, and so does one
             that a serializer or another function of the user has changed meanwhile.
         """
-        if not self._keys:
+        if not self._leaving:
             return self._dropped
-        written = self._rows.write_possible(
-            self._key_groups, self._namespaces, self._keys, self._values, self._stamps
-        )
-        start = 0
-        for state_map, count in self._maps:
-            part = slice(start, start + count)
-            start += count
-            places = list(compress(range(part.start, part.stop), written[part]))
-            kept = state_map.evict(
-                [self._namespaces[place] for place in places], [self._keys[place] for place in places]
-            )
-            for place in map(places.__getitem__, kept):
-                # Its row is of a value that was changed, or of an entry that was removed.
-                self._rows.discard(self._key_groups[place], self._keys[place], self._namespaces[place])
-            self._dropped += len(places) - len(kept)
+        encoded = iter(self._rows.encode_possible(self._columns()))
+        # The last user code has run: from here on, no entry changes.
+        rows: list[tuple[bytes, bytes]] = []
+        leaving = []
+        for _, state_map, entries in self._leaving:
+            possible = [
+                made if made is not None and unchanged else None
+                for unchanged, made in zip(state_map.may_leave(entries), encoded, strict=False)
+            ]
+            rows += filter(None, possible)
+            leaving.append((state_map, list(compress(entries, possible))))
+        if rows:
+            self._rows.put([row for row, _ in rows], [data for _, data in rows])
+        self._dropped += sum(state_map.evict(entries) for state_map, entries in leaving)
         return self._dropped
+
+    def _columns(self) -> LeavingEntries:
+        groups = [key_group for key_group, _, entries in self._leaving for _ in entries]
+        entries = list(chain.from_iterable(entries for _, _, entries in self._leaving))
+        return LeavingEntries(groups, *self._module.columns_of(entries))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from keyedstate.ordered import RowCopy, RowSpace, WriteBuffer
+from keyedstate.ordered import RowCopy, WriteBuffer
+from keyedstate_spillable.store import SpillSpace
 
 #: Removals that are written together.
 _REMOVED_TOGETHER = 500
@@ -24,10 +25,11 @@ class DiskRows:
 
     Parameters
     ----------
-    space : RowSpace
+    space : SpillSpace
     """
 
-    def __init__(self, space: RowSpace) -> None:
+    def __init__(self, space: SpillSpace) -> None:
+        self._space = space
         # Every batch is written at once: an entry leaves the memory only after that.
         self._rows = WriteBuffer(space, rows=1)
         #: Rows to be removed.
@@ -77,3 +79,8 @@ class DiskRows:
         """Return a consistent copy of the rows."""
         self.flush()
         return self._rows.copy()
+
+    def clear(self) -> None:
+        """Remove all rows of a table that has become another one."""
+        self._removed.clear()
+        self._space.clear()

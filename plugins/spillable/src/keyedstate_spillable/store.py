@@ -9,7 +9,7 @@ from typing import Any
 from keyedstate.backend import BackendContext, StateMeta
 from keyedstate.memory import SPILL, process_memory
 from keyedstate.ordered import RowCopy, RowSpace, store_of
-from keyedstate_rocksdb import RocksStore, default_options
+from keyedstate_rocksdb import RocksSpace, RocksStore, default_options
 from keyedstate_spillable.options import DISK_MEMORY
 
 #: Look-ups of keys that do not exist are the rule while a key group is spilled.
@@ -19,6 +19,8 @@ _LEAST_BUFFER = 1 << 20
 #: that each look-up would evict the one that the next look-up needs.
 _FILE_BYTES = 2 << 20
 _NUMBERS = "numbers of spaces"
+#: Rows begin with a key group, or with what is above all key groups.
+_ABOVE_ALL_ROWS = b"\xff" * 8
 
 
 def disk_memory(options: Mapping[str, Any]) -> int:
@@ -56,14 +58,14 @@ def open_store(context: BackendContext) -> RocksStore:
     )
 
 
-def open_space(meta: StateMeta, context: BackendContext) -> RowSpace:
+def open_space(meta: StateMeta, context: BackendContext) -> SpillSpace:
     """Return a new, empty space for a table; a state whose types change has a second one."""
     numbers = context.resources.setdefault(_NUMBERS, count())
     store, name = store_of(context, open_store), f"{next(numbers)}:{meta.name}"
-    return _LateSpace(lambda: store.open_space(name))
+    return SpillSpace(lambda: store.open_space(name))
 
 
-class _LateSpace(RowSpace):
+class SpillSpace(RowSpace):
     """A space that is opened for its first row: that takes milliseconds, and most tables never spill.
 
     Parameters
@@ -72,9 +74,9 @@ class _LateSpace(RowSpace):
         Returns the empty space.
     """
 
-    def __init__(self, open_space: Callable[[], RowSpace]) -> None:
+    def __init__(self, open_space: Callable[[], RocksSpace]) -> None:
         self._open_space = open_space
-        self._space: RowSpace | None = None
+        self._space: RocksSpace | None = None
 
     def get(self, key: bytes) -> bytes | None:
         return None if self._space is None else self._space.get(key)
@@ -99,6 +101,15 @@ class _LateSpace(RowSpace):
 
     def copy(self) -> RowCopy:
         return _NoRows() if self._space is None else self._space.copy()
+
+    def clear(self) -> None:
+        """Remove all rows and free their disk space; copies have them until they are released.
+
+        The column family stays until the database is closed: a copy of it would read freed memory.
+        """
+        if self._space is not None:
+            self._space.delete_range(b"", _ABOVE_ALL_ROWS)
+            self._space.compact()
 
 
 class _NoRows(RowCopy):

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import compress
 from typing import Any, TypeVar
-from weakref import proxy
 
 from keyedstate.backend import (
     AddressBatch,
@@ -32,14 +32,15 @@ from keyedstate.backend import (
     TableSnapshot,
 )
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.ordered import RewritingTable, RowSpace
+from keyedstate.ordered import RewritingTable
 from keyedstate.tables import converted_entries
 from keyedstate_heap_cow import CopyOnWriteTable, MapsSnapshot
 from keyedstate_spillable.accesses import Accesses, CountingTable
-from keyedstate_spillable.disk import SpilledRows, batch_of
+from keyedstate_spillable.disk import LeavingEntries, SpilledRows, batch_of
 from keyedstate_spillable.eviction import Eviction
 from keyedstate_spillable.expiry import ExpirySweep
 from keyedstate_spillable.snapshot import MemoryChanges, TieredChanges, TieredSnapshot
+from keyedstate_spillable.store import SpillSpace
 from keyedstate_spillable.visitor import TieredVisitor
 
 K = TypeVar("K")
@@ -55,35 +56,14 @@ _REWRITE_ENTRIES = 4096
 
 
 class _Tier:
-    """The rows of one key group, as its map uses them (`CopyOnWriteStateMap.use_tier`).
+    """The rows of one key group, as its map uses them (`CopyOnWriteStateMap.use_tier`)."""
 
-    It refers to the table weakly: a map that is replaced, or whose instance is closed, is freed at once.
-    """
+    __slots__ = ("contains", "discard", "load")
 
-    __slots__ = ("_key_group", "_number", "_table")
-
-    def __init__(self, key_group: int, number: int, table: TieredTable[Any, Any, Any]) -> None:
-        self._key_group = key_group
-        self._number = number
-        self._table = proxy(table)
-
-    def load(self, key: Any, namespace: Any) -> None:
-        rows: SpilledRows = self._table.rows
-        if rows.is_absent(self._key_group, key, namespace):
-            return
-        self._table.asked_disk += 1
-        found = rows.read(rows.address(self._key_group, key, namespace))
-        if found is not None:
-            self._table.maps[self._number].admit([namespace], [key], [found[0]], [found[1]])
-
-    def contains(self, key: Any, namespace: Any) -> bool:
-        rows: SpilledRows = self._table.rows
-        self._table.asked_disk += 1
-        return rows.contains(rows.address(self._key_group, key, namespace))
-
-    def discard(self, key: Any, namespace: Any) -> None:
-        rows: SpilledRows = self._table.rows
-        rows.discard(self._key_group, key, namespace)
+    def __init__(self, key_group: int, rows: SpilledRows) -> None:
+        self.load = partial(rows.load, key_group)
+        self.contains = partial(rows.contains, key_group)
+        self.discard = partial(rows.discard, key_group)
 
 
 class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, ExpiryCleanup):
@@ -104,8 +84,6 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
     Attributes
     ----------
     rows : SpilledRows
-    asked_disk : int
-        How often an access looked for an entry on disk.
     """
 
     keeps_objects = True
@@ -115,7 +93,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         meta: StateMeta,
         key_groups: KeyGroupRange,
         max_parallelism: int,
-        open_space: Callable[[], RowSpace],
+        open_space: Callable[[], SpillSpace],
         entry_bytes: Callable[[TieredTable[Any, Any, Any]], float],
         *,
         compiled: bool = True,
@@ -128,12 +106,11 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         self.rows = SpilledRows(meta, max_parallelism, open_space())
         #: The running epoch; None before the first one, when changes are not tracked.
         self._epoch: int | None = None
-        self.asked_disk = 0
         self._begin_tiers()
 
     def _begin_tiers(self) -> None:
-        for number, state_map in enumerate(self.maps):
-            state_map.use_tier(_Tier(self.key_groups.start + number, number, self))
+        for key_group, state_map in zip(self.key_groups, self.maps, strict=True):
+            state_map.use_tier(_Tier(key_group, self.rows))
         #: Where each walk of `spill` and `load` continues.
         self._positions: dict[int, int] = {}
         self._loaded: dict[int, bytes] = {}
@@ -155,7 +132,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
 
     @property
     def accesses(self) -> Accesses:
-        return Accesses(sum(each.uses for each in self.maps), self.asked_disk)
+        return Accesses(sum(each.uses for each in self.maps), self.rows.asked)
 
     # -- moving ---------------------------------------------------------------------------------------------
 
@@ -172,7 +149,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         position, moved = self._positions.get(key_group, 0), 0
         idle = 0  # passes that have ended since an entry moved
         while moved < limit and len(state_map) and idle < 2:
-            leaving = Eviction(self.rows)
+            leaving = Eviction(self.rows, self.module)
             following = leaving.collect(key_group, state_map, position, _ANY_PERIOD, limit - moved)
             some = leaving.finish()
             moved += some
@@ -198,7 +175,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
 
     def _spill_pass(self, limit: int, enough: int) -> tuple[int, int]:
         """Continue the walk through each map at most once; return the entries moved, and the maps ended."""
-        leaving, ended = Eviction(self.rows), 0
+        leaving, ended = Eviction(self.rows, self.module), 0
         while leaving.collected < enough and ended < len(self.maps):
             state_map = self.maps[self._hand]
             if not len(state_map):
@@ -228,7 +205,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         before = state_map.elsewhere
         left: int | None = None
         while state_map.elsewhere and before - state_map.elsewhere < limit:
-            row = self._loaded.get(key_group, b"")
+            row, taken_out = self._loaded.get(key_group, b""), state_map.taken_out
             entries = next(self.rows.entries_of(key_group, row), None)
             if entries is None:
                 # Again from the first row: entries were spilled after the walk had passed their rows.
@@ -238,8 +215,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
                 left = state_map.elsewhere
                 continue
             for entry in entries:
+                if not state_map.admit(entry.key, entry.namespace, entry.value, entry.stamp, taken_out):
+                    break  # user code has removed entries since the rows were read, so read again
                 self._loaded[key_group] = entry.row
-                state_map.admit([entry.namespace], [entry.key], [entry.value], [entry.stamp])
                 if before - state_map.elsewhere == limit:
                     break
         return int(before - state_map.elsewhere)
@@ -263,8 +241,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
 
     def _load_many(self, key_groups: list[int], keys: list[K], namespace: N) -> None:
         """Load entries that maps do not have, and note which of them have no row."""
-        self.asked_disk += len(keys)
+        self.rows.asked += len(keys)
         rows = self.rows.of.layout.addresses(key_groups, keys, namespace)
+        taken_out = [each.taken_out for each in self.maps]
         found = self.rows.get_many(rows)
         if None in found:
             exist = [data is not None for data in found]
@@ -272,7 +251,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
             self.rows.note_absent(absent, namespace)
             key_groups, keys = list(compress(key_groups, exist)), list(compress(keys, exist))
         values, stamps = self.rows.of.decode_many([data for data in found if data is not None])
-        self.module.admit_many(self.maps, self.key_groups.start, key_groups, keys, namespace, values, stamps)
+        self.module.admit_many(
+            self.maps, self.key_groups.start, key_groups, keys, namespace, values, stamps, taken_out
+        )
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
         with self._in_memory(key_groups, keys, namespace) as (groups, wanted):
@@ -302,9 +283,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         self._restore_to_disk(key_group, batch)
 
     def _restore_to_disk(self, key_group: int, batch: EntryBatch[Any, Any, Any]) -> None:
-        self.rows.write(
-            [key_group] * len(batch), batch.namespaces, batch.keys, batch.values, [0] * len(batch)
-        )
+        groups, stamps = [key_group] * len(batch), [0] * len(batch)
+        entries = LeavingEntries(groups, batch.namespaces, batch.keys, batch.values, stamps)
+        self.rows.put(*self.rows.of.encode(entries))
         self.maps[key_group - self.key_groups.start].add_elsewhere(len(batch))
 
     # -- all entries ----------------------------------------------------------------------------------------
@@ -333,7 +314,7 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         state_map = self.maps[key_group - self.key_groups.start]
         if state_map.holds(key, namespace):
             return (state_map.get(key, namespace),)
-        found = self.rows.read(self.rows.address(key_group, key, namespace)) if state_map.elsewhere else None
+        found = self.rows.find(key_group, key, namespace) if state_map.elsewhere else None
         return None if found is None else (found[0],)
 
     def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
@@ -397,8 +378,12 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         if expiry is None:
             return
         for key_group, key, namespace, value in self._sweep.next_entries():
-            living: Any = None if value is None else expiry.live(value)
-            if living is value:
+            if value is None or expiry.live(value) is value:
+                continue
+            # User code that ran meanwhile, such as serializers, may have changed it.
+            present: Any = self.get(key_group, key, namespace)
+            living: Any = None if present is None else expiry.live(present)
+            if living is present:
                 continue
             if living is None:
                 self.remove(key_group, key, namespace)
@@ -441,7 +426,9 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
                     key_group, converted_entries(batch_of(found), of_keys, of_namespaces, of_values)
                 )
         super().replace_meta(meta)
+        old_rows = self.rows
         self.maps, self.rows, self._mutable = made.maps, made.rows, made._mutable
         self._begin_tiers()
         if self._epoch is not None:
             super().begin_epoch(self._epoch)
+        old_rows.clear()

@@ -55,6 +55,7 @@ from keyedstate_heap_cow.state_map.bulk import (
 from keyedstate_heap_cow.state_map.iteration import StateMapVisitor
 from keyedstate_heap_cow.state_map.map import CopyOnWriteStateMap
 from keyedstate_heap_cow.state_map.snapshot import DROP, CopyOnWriteStateMapSnapshot
+from keyedstate_heap_cow.state_map.tiers import columns_of
 
 __all__ = [
     "COMPILED",
@@ -64,6 +65,7 @@ __all__ = [
     "CopyOnWriteStateMapSnapshot",
     "StateMapVisitor",
     "admit_many",
+    "columns_of",
     "find_missing",
     "get_many",
     "get_many_for_update",

@@ -17,7 +17,7 @@ if not cython.compiled:
 COMPILED = cython.compiled
 
 #: Raised with every change that `table` needs, so that it can tell a compiled form older than the source.
-REVISION = 4
+REVISION = 5
 
 # Classes with `no_gc_clear` are not emptied when the cycle collector breaks a cycle that they are in: other
 # objects of that cycle may still call them, and would find no table.

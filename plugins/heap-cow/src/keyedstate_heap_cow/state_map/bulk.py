@@ -103,26 +103,33 @@ def find_missing(maps, first, key_groups, keys, namespace):
     return missing
 
 
-def admit_many(maps, first, key_groups, keys, namespace, values, stamps):
+def admit_many(maps, first, key_groups, keys, namespace, values, stamps, taken_out):
     """Add entries of one namespace that only lower tiers have; see `CopyOnWriteStateMap.admit`.
 
-    Parameters and errors are those of `put_many`; as many stamps are needed too.
+    It ends where a map has lost entries since `taken_out` had what each map says.  Other parameters and
+    errors are those of `put_many`; as many stamps are needed too.
     """
     block = _Block(maps, first, key_groups, keys, namespace)
     vs: list = as_list(values)
     stamped: list = as_list(stamps)
+    before: list = as_list(taken_out)
     i: cython.Py_ssize_t
+    place: cython.Py_ssize_t
     check_lengths("values", vs, block._keys)
     check_lengths("stamps", stamped, block._keys)
     while block._load():
         for i in range(block._count):
-            admit_one(
+            place = block._start + i
+            if not admit_one(
                 block._map(i),
+                block._hashes[i],
+                block._keys[place],
                 namespace,
-                block._keys[block._start + i],
-                vs[block._start + i],
-                stamped[block._start + i],
-            )
+                vs[place],
+                stamped[place],
+                before[block._numbers[i]],
+            ):
+                return
 
 
 @cython.internal

@@ -63,6 +63,7 @@ class HashTable:
             "_seen",
             "_size",
             "_table",
+            "_taken_out",
             "_threshold",
             "_tier",
             "_uses",
@@ -85,6 +86,9 @@ class HashTable:
 
     # Grows whenever an entry is added or removed, so that an iterator sees it.
     _changes: cython.ulonglong
+
+    # Grows whenever an entry is taken out, so that what the lower tier has returned before is not added.
+    _taken_out: cython.ulonglong
 
     # Grows by one with each snapshot, which then has this number.  Written by the owner only.
     _version: cython.int
@@ -125,6 +129,7 @@ class HashTable:
         self._size = 0
         self._threshold = threshold_of(self._table.bits)
         self._changes = 0
+        self._taken_out = 0
         self._live_versions = []
         self._required = 0
         self._lock = RLock()  # reentrant: the cycle collector may release a snapshot in the midst of anything
@@ -228,35 +233,6 @@ class HashTable:
                     continue
             p = cython.cast(Entry, p).next
         return cython.NULL
-
-    @cython.final
-    @cython.cfunc
-    @cython.inline
-    def _use(self, h: cython.ulonglong, key: object, namespace: object) -> Ref:
-        """Find an entry in order to use it; see `_find`."""
-        p: Ref = self._find(h, key, namespace)
-        if self._tier is None:
-            return p
-        return self._use_in_tiers(p, h, key, namespace)
-
-    @cython.final
-    @cython.cfunc
-    def _use_in_tiers(self, p: Ref, h: cython.ulonglong, key: object, namespace: object) -> Ref:
-        """Note the use of an entry, which is loaded from the lower tier where only that has it."""
-        stamp: cython.int
-        self._uses += 1
-        if p is cython.NULL:
-            if self._elsewhere == 0:
-                return p
-            self._tier.load(key, namespace)
-            p = self._find(h, key, namespace)
-            if p is cython.NULL:
-                return p
-        stamp = cython.cast(Entry, p).state_stamp
-        if stamp >> 1 < self._version and (self._copy is None or stamp >> 1 >= self._required):
-            stamp = 2 * self._version + (self._log is not None and self._log.has_noted(p))
-            cython.cast(Entry, p).state_stamp = stamp
-        return p
 
     @cython.final
     @cython.cfunc
@@ -472,4 +448,5 @@ class HashTable:
         Py_XDECREF(p)
         self._size -= 1
         self._changes += 1
+        self._taken_out += 1
         return entry

@@ -25,7 +25,7 @@ if not cython.compiled:
     from keyedstate_heap_cow.state_map.noted_changes import noted_since, shorten_log
     from keyedstate_heap_cow.state_map.rehash import make_room, move_some
     from keyedstate_heap_cow.state_map.snapshot import CopyOnWriteStateMapSnapshot
-    from keyedstate_heap_cow.state_map.tiers import admit, coldest, evict
+    from keyedstate_heap_cow.state_map.tiers import admit_one, coldest, evict, may_leave, use, use_to_remove
     from keyedstate_heap_cow.uncompiled import Ref
 
 
@@ -99,7 +99,7 @@ class CopyOnWriteStateMap(HashTable):
         h: cython.ulonglong = self._hash(key, namespace)
         if self._next is not None:
             move_some(self)
-        return self._use(h, key, namespace) is not cython.NULL
+        return use(self, h, key, namespace) is not cython.NULL
 
     def put(self, key, namespace, value):
         """Write a value."""
@@ -113,7 +113,7 @@ class CopyOnWriteStateMap(HashTable):
             move_some(self)
         if self._log is not None and self._log.is_stale():
             shorten_log(self)
-        p = self._use(h, key, namespace)
+        p = use(self, h, key, namespace)
         if p is cython.NULL:
             self._insert(h, key, namespace, value)
             return None
@@ -136,7 +136,7 @@ class CopyOnWriteStateMap(HashTable):
         p: Ref
         if self._next is not None:
             move_some(self)
-        p = self._use_to_remove(h, key, namespace)
+        p = use_to_remove(self, h, key, namespace)
         if p is cython.NULL:
             return None
         if self._copy is None or cython.cast(Entry, p).state_stamp >> 1 >= self._required:
@@ -154,7 +154,7 @@ class CopyOnWriteStateMap(HashTable):
         p: Ref
         if self._next is not None:
             move_some(self)
-        p = self._use(h, key, namespace)
+        p = use(self, h, key, namespace)
         if p is cython.NULL:
             old = None
         else:
@@ -338,9 +338,10 @@ class CopyOnWriteStateMap(HashTable):
         Parameters
         ----------
         tier : object
-            ``load(key, namespace)`` calls `admit` if the tier has the entry, ``contains(key, namespace)``
-            returns whether it has, and ``discard(key, namespace)`` removes what it has.  They are called in
-            the owner's thread, and only for entries that were evicted or admitted.
+            ``load(key, namespace)`` returns the value and the stamp of an entry, or None;
+            ``contains(key, namespace)`` returns whether the tier has it, and ``discard(key, namespace)``
+            removes it.  They are called in the owner's thread, and only for entries that were evicted or
+            admitted.
         """
         self._tier = tier
 
@@ -379,19 +380,31 @@ class CopyOnWriteStateMap(HashTable):
         Returns
         -------
         tuple
-            The next position, or None at the end of the walk; two lists with namespaces and keys of entries
-            that the lower tier has with the same value; and four with namespaces, keys, values and stamps
-            of other ones, of which the map assumes from now on that the lower tier has them.
+            The next position, or None at the end of the walk; a list of entries that the lower tier has with
+            the same value; and one of others, which the lower tier has to write before they are evicted.
         """
         return coldest(self, position, period, limit)
 
-    def evict(self, namespaces, keys):
-        """Drop entries that the lower tier has now; return the places of those changed since `coldest`."""
-        return evict(self, as_list(namespaces), as_list(keys))
+    def may_leave(self, entries):
+        """Return of each entry that `coldest` returned whether it is unchanged since; no user code runs."""
+        return [may_leave(self, entry) for entry in entries]
 
-    def admit(self, namespaces, keys, values, stamps):
-        """Add entries that only the lower tier has, with the stamps that `coldest` returned."""
-        admit(self, as_list(namespaces), as_list(keys), as_list(values), as_list(stamps))
+    def evict(self, entries):
+        """Drop unchanged entries that the lower tier has now; return how many; no user code runs."""
+        return evict(self, entries)
+
+    @property
+    def taken_out(self):
+        """How many entries have left the map, by removal or eviction."""
+        return self._taken_out
+
+    def admit(self, key, namespace, value, stamp, taken_out):
+        """Add an entry that only the lower tier has, unless the map has it.
+
+        Returns False where the map has lost entries since `taken_out` was that, before the tier was read:
+        this may be one of them.
+        """
+        return admit_one(self, self._hash(key, namespace), key, namespace, value, stamp, taken_out)
 
     def add_elsewhere(self, entries):
         """Count entries that were added to the lower tier, or removed from it, and are not in the map."""
@@ -405,7 +418,7 @@ class CopyOnWriteStateMap(HashTable):
         p: Ref
         if self._next is not None:
             move_some(self)
-        p = self._use(h, key, namespace)
+        p = use(self, h, key, namespace)
         if p is cython.NULL:
             return None
         if self._copy is None or cython.cast(Entry, p).state_stamp >> 1 >= self._required:
@@ -417,7 +430,7 @@ class CopyOnWriteStateMap(HashTable):
         p: Ref
         if self._next is not None:
             move_some(self)
-        p = self._use(h, key, namespace)
+        p = use(self, h, key, namespace)
         if p is cython.NULL:
             return None
         if self._copy is not None and cython.cast(Entry, p).state_stamp >> 1 < self._required:
@@ -440,7 +453,7 @@ class CopyOnWriteStateMap(HashTable):
             move_some(self)
         if self._log is not None and self._log.is_stale():
             shorten_log(self)
-        p = self._use(h, key, namespace)
+        p = use(self, h, key, namespace)
         if p is cython.NULL:
             return self._insert(h, key, namespace, value)
         return self._store(p, h, value)
@@ -451,22 +464,10 @@ class CopyOnWriteStateMap(HashTable):
         p: Ref
         if self._next is not None:
             move_some(self)
-        p = self._use_to_remove(h, key, namespace)
+        p = use_to_remove(self, h, key, namespace)
         if p is cython.NULL:
             return None
         return self._unlink(p, h)
-
-    @cython.cfunc
-    @cython.inline
-    def _use_to_remove(self, h: cython.ulonglong, key: object, namespace: object) -> Ref:
-        """Find an entry in order to remove it; the lower tier removes it before."""
-        p: Ref = self._use(h, key, namespace)
-        if p is not cython.NULL and cython.cast(Entry, p).hash & STORED:
-            self._tier.discard(key, namespace)
-            p = self._find(h, key, namespace)  # the tier may have run anything
-            if p is not cython.NULL:
-                cython.cast(Entry, p).hash = h
-        return p
 
     @cython.cfunc
     def _copy_of(self, value: object) -> object:
