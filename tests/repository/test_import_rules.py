@@ -44,7 +44,9 @@ ORDER = (
     # Windows compute declared aggregates; joins know neither.
     ("aggregates", "joins"),
     ("windows",),
+    ("columns",),
     ("epoch",),
+    # Side by side: a user who leaves one for the other changes one line.
     ("spark", "local"),
     ("savepoints",),
     ("testing",),

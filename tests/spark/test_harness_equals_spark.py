@@ -17,7 +17,8 @@ from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.checkpoint.format.operator_state import read_operator_state
 from keyedstate.cli.demo.flights import SPARK_SCHEMA, write_flights
 from keyedstate.cli.demo.functions import OUTPUT_SCHEMA, AircraftLog
-from keyedstate.errors import HarnessSchemaError
+from keyedstate.columns.declared import arrow_schema
+from keyedstate.errors import OutputSchemaError
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedProcessFunction
 from keyedstate.spark.schema import parse_output
 from keyedstate.state import (
@@ -33,7 +34,6 @@ from keyedstate.state import (
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.testing import Harness, HarnessSnapshot
-from keyedstate.testing.harness.schema import arrow_schema
 from keyedstate.time import EventTime, bounded_out_of_orderness
 
 PARALLELISM = 3
@@ -54,8 +54,8 @@ SCHEMAS = [
 @pytest.mark.parametrize("text", SCHEMAS)
 def test_a_schema_string_means_what_it_means_to_spark(spark, text):
     struct, output = parse_output(spark, text)
-    assert arrow_schema(text, "schema") == output.schema
-    assert arrow_schema(struct, "schema") == output.schema
+    assert arrow_schema(text) == output.schema
+    assert arrow_schema(struct) == output.schema
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_a_schema_string_means_what_it_means_to_spark(spark, text):
 def test_a_schema_string_that_spark_refuses_is_refused(spark, text):
     with pytest.raises(Exception, match=r"(?s)."):
         spark.createDataFrame([], text)
-    with pytest.raises(HarnessSchemaError):
-        arrow_schema(text, "schema")
+    with pytest.raises(OutputSchemaError):
+        arrow_schema(text)
 
 
 class EveryKind(KeyedProcessFunction):

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from keyedstate import types
+from keyedstate.columns.declared import arrow_schema
 from keyedstate.errors import HarnessSchemaError, InputRowError
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.testing import Harness
-from keyedstate.testing.harness.schema import arrow_schema
 
 
 class Echo(KeyedProcessFunction):
@@ -59,7 +59,7 @@ def test_the_string_has_every_type_that_rows_have_in_spark():
         k timestamp, l timestamp_ntz, m decimal(12, 2), n decimal, o array<int>, p map<string, array<long>>,
         q struct<x: int NOT NULL, `y z` struct<w: string>>, `r``,s` varchar(3), t decimal(5) not null
     """
-    assert arrow_schema(text, "schema") == pa.schema(
+    assert arrow_schema(text) == pa.schema(
         [
             ("a", pa.bool_()),
             ("b", pa.int8()),

@@ -345,7 +345,7 @@ def test_any_column_of_times_has_event_times(event_sessions, kind):
 
 
 def test_a_column_of_other_values_or_none_at_all_is_refused(event_sessions):
-    with pytest.raises(HarnessSchemaError, match="'event_time': the column 'n' has the type int64"):
+    with pytest.raises(HarnessSchemaError, match="'event_time': it has the type int64"):
         event_sessions(time="n")
     with pytest.raises(HarnessSchemaError, match=r"'event_time': 'att' is none of .*Did you mean 'at'"):
         event_sessions(time="att")

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
+from keyedstate.columns.declared import of_struct_type
 from keyedstate.errors import OutputSchemaError
 from keyedstate.runtime.output import OutputSchema
 
@@ -50,11 +48,7 @@ def distinct(frame: DataFrame, columns: StructType) -> StructType:
 
 def to_arrow(schema: StructType) -> pa.Schema:
     """Return a schema as Arrow's, with instants in UTC on every PySpark."""
-    # Up to 4.2 PySpark always writes UTC; later versions have a parameter.
-    arguments: dict[str, Any] = {}
-    if "timezone" in inspect.signature(to_arrow_schema).parameters:
-        arguments["timezone"] = "UTC"
-    return to_arrow_schema(schema, **arguments)
+    return of_struct_type(schema)
 
 
 def arrow_type_of(field: StructField) -> pa.DataType | None:

@@ -299,7 +299,7 @@ def test_inputs_that_cannot_be_are_refused(one_backend):
         settled(one_backend, OneInput())
     with pytest.raises(InvalidFunctionError, match="Settled cannot be run: it has two inputs and there is"):
         settled(one_backend, second=None)
-    with pytest.raises(HarnessSchemaError, match="its key is int64, and that of the first input string"):
+    with pytest.raises(HarnessSchemaError, match="is int64, and that of the first one string"):
         settled(one_backend, second=SecondInput("n long", key="n"))
     with pytest.raises(HarnessSettingError, match="known of one input and not of the other"):
         settled(one_backend, second=SecondInput(PAYMENTS, key="order_id"))

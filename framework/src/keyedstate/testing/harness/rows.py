@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from keyedstate.columns.declared import arrow_schema
+from keyedstate.columns.keyed import KeyedColumns, routed
 from keyedstate.errors import (
+    EventTimeError,
     HarnessSchemaError,
     InputRowError,
+    KeyColumnError,
     OutputRowError,
     OutputSchemaError,
     OutputTypeError,
-    UnsupportedTypeError,
-    did_you_mean,
 )
-from keyedstate.keygroups import KEY_GROUP_COLUMN
-from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import KeyedFunction
-from keyedstate.runtime.event_time import is_event_time
-from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator
-from keyedstate.testing.harness.schema import arrow_schema
 from keyedstate.time import EventTime
+from keyedstate.types import TypeSerializer
 
 #: The name of a single input.
 ONLY_INPUT = "rows"
-_KEY_GROUP_FIELD = pa.field(KEY_GROUP_COLUMN, pa.int32(), nullable=False)
 
 
 class InputRows:
@@ -87,8 +81,8 @@ class KeyedInputRows(InputRows):
     ----------
     declared : str, mapping, pyarrow.Schema or StructType
     key : str or sequence of str
-        Columns, or fields of structs as ``"place.city"``, which become columns, ``city``.
     event_time : EventTime or None
+        As `KeyedColumns` takes them.
     argument : str, optional
         The name of `declared`, for errors.
 
@@ -96,10 +90,7 @@ class KeyedInputRows(InputRows):
     ----------
     connected : None
         There is one input.
-    key_columns : tuple of str
-    key_types : list of pyarrow.DataType
-    key_serializer : TypeSerializer
-    event_time : EventTime or None
+    columns : KeyedColumns
     """
 
     connected = None
@@ -112,42 +103,41 @@ class KeyedInputRows(InputRows):
         argument: str = "schema",
     ) -> None:
         super().__init__(declared, argument)
-        paths = _key_paths(self._checked.schema, key)
-        self.key_columns = tuple(paths)
-        #: Fields of structs that are parts of the key: columns of the rows, as on Spark.
-        self._from_structs = {name: path for name, path in paths.items() if len(path) > 1}
-        self._schema = self._with_fields(self._checked.to_batch([])).schema
-        self.event_time = event_time
-        if event_time is not None:
-            _check_time_column(self.schema, event_time)
-        self.key_types = [_key_type(self.schema.field(name)) for name in self.key_columns]
-        self.key_serializer = key_serializer_for(self.key_types)
+        try:
+            self.columns = KeyedColumns(self._checked.schema, key, event_time)
+        except (KeyColumnError, EventTimeError) as error:
+            of_key = isinstance(error, KeyColumnError)
+            raise HarnessSchemaError("key" if of_key else "event_time", error.reason) from error
+        if event_time is not None and event_time.inputs is not None:
+            raise HarnessSchemaError("event_time", "a harness does not tell inputs of one DataFrame apart")
 
     @property
     def schema(self) -> pa.Schema:
         """The declared columns, and the fields of structs that are parts of the key."""
-        return self._schema
+        return self.columns.schema
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The names of the key columns."""
+        return self.columns.key_columns
+
+    @property
+    def key_serializer(self) -> TypeSerializer[Any]:
+        """The type of the key."""
+        return self.columns.key_serializer
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """The event time of the rows."""
+        return self.columns.event_time
 
     def to_batch(self, rows: Sequence[Any]) -> pa.RecordBatch:
-        return self._with_fields(super().to_batch(rows))
-
-    def _with_fields(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        schema, columns = batch.schema, batch.columns
-        for name, (top, *inside) in self._from_structs.items():
-            column = pc.struct_field(batch.column(top), inside)
-            schema = schema.append(pa.field(name, column.type))
-            columns.append(column)
-        return pa.RecordBatch.from_arrays(columns, schema=schema)
+        return self.columns.with_key_columns(super().to_batch(rows))
 
     @property
     def have_event_time(self) -> bool:
         """Whether the rows have event times."""
         return self.event_time is not None
-
-    @property
-    def time_column(self) -> str | None:
-        """The column with the event time."""
-        return None if self.event_time is None else self.event_time.column
 
     @property
     def event_times(self) -> dict[str, EventTime | None]:
@@ -160,7 +150,7 @@ class KeyedInputRows(InputRows):
 
     def bind(self, function: KeyedFunction) -> KeyedFunction:
         """Return a function for these rows."""
-        return function.for_rows(self.schema, self.key_columns, self.time_column)
+        return function.for_rows(self.schema, self.key_columns, self.columns.time_column)
 
     def largest_event_times(self, operator: KeyedOperator) -> dict[str, int]:
         """Return an operator's largest event time, by the name of the input."""
@@ -169,9 +159,7 @@ class KeyedInputRows(InputRows):
     def by_instance(
         self, rows: Sequence[Any], parallelism: int, max_parallelism: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (instance, rows) in the order of the rows; neighbouring rows of one instance are one batch.
-
-        The batches have the column `KEY_GROUP_COLUMN`.
+        """Yield (instance, rows) as `keyedstate.columns.keyed.routed`.
 
         Raises
         ------
@@ -181,80 +169,9 @@ class KeyedInputRows(InputRows):
         return routed(self.to_batch(rows), self.key_columns, parallelism, max_parallelism)
 
 
-def routed(
-    batch: pa.RecordBatch, key_columns: Sequence[str], parallelism: int, max_parallelism: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (instance, rows) with the column `KEY_GROUP_COLUMN`, as `KeyedInputRows.by_instance` does."""
-    groups = key_groups([batch.column(name) for name in key_columns], max_parallelism)
-    schema = batch.schema.append(_KEY_GROUP_FIELD)
-    batch = pa.RecordBatch.from_arrays([*batch.columns, pa.array(groups)], schema=schema)
-    # Whole numbers of 64 bits: 32,768 squared is the largest product.
-    owners = groups.astype(np.int64) * parallelism // max_parallelism
-    changes = np.flatnonzero(np.diff(owners)) + 1
-    for start, end in pairwise([0, *changes.tolist(), len(owners)]):
-        if start < end:
-            yield int(owners[start]), batch.slice(start, end - start)
-
-
 def checked_schema(declared: object, argument: str, side: str | None = None) -> OutputSchema:
     """Return the schema that checks rows of Python values, which may be a side output's."""
     try:
-        return OutputSchema(arrow_schema(declared, argument), side)
+        return OutputSchema(arrow_schema(declared), side)
     except OutputSchemaError as error:
         raise HarnessSchemaError(argument, error.reason) from error
-
-
-def _key_paths(schema: pa.Schema, key: str | Sequence[str]) -> dict[str, list[str]]:
-    """Return the columns of the key by name, each with the path to it: a column, or a field of a struct."""
-    keys: Any = (key,) if isinstance(key, str) else key
-    if not isinstance(keys, Sequence) or not all(isinstance(name, str) for name in keys):
-        raise HarnessSchemaError(
-            "key",
-            f"it is {key!r}; name columns, and give the rows one for what Spark would compute",
-        )
-    if not keys:
-        raise HarnessSchemaError("key", "it names no column")
-    paths: dict[str, list[str]] = {}
-    for given in keys:
-        path = [given] if given in schema.names else given.split(".")
-        _check_is_column(schema, path[0] if len(path) > 1 else given, "key")
-        type_ = schema.field(path[0]).type
-        for field in path[1:]:
-            index = type_.get_field_index(field) if pa.types.is_struct(type_) else -1
-            if index < 0:
-                raise HarnessSchemaError("key", f"{given!r} names no column and no field of a struct")
-            type_ = type_.field(index).type
-        name = path[-1]
-        if name in paths:
-            raise HarnessSchemaError("key", f"the column {name!r} is named twice")
-        if len(path) > 1 and name in schema.names:
-            raise HarnessSchemaError("key", f"{given!r} would be named {name!r}, as a column of the rows is")
-        paths[name] = path
-    if KEY_GROUP_COLUMN in schema.names:
-        raise HarnessSchemaError("schema", f"the name {KEY_GROUP_COLUMN!r} is needed for the key groups")
-    return paths
-
-
-def _check_time_column(schema: pa.Schema, event_time: EventTime) -> None:
-    name = event_time.column
-    _check_is_column(schema, name, "event_time")
-    if not is_event_time(schema.field(name).type):
-        raise HarnessSchemaError("event_time", f"the column {name!r} has the type {schema.field(name).type}")
-    if event_time.inputs is not None:
-        raise HarnessSchemaError("event_time", "a harness does not tell inputs of one DataFrame apart")
-
-
-def _check_is_column(schema: pa.Schema, name: object, argument: str) -> None:
-    if name not in schema.names:
-        columns = ", ".join(schema.names)
-        hint = did_you_mean(str(name), schema.names).rstrip("?")
-        raise HarnessSchemaError(argument, f"{name!r} is none of the columns {columns}.{hint}")
-
-
-def _key_type(field: pa.Field) -> pa.DataType:
-    try:
-        key_serializer_for([field.type])
-    except UnsupportedTypeError as error:
-        reason = f"the column {field.name!r}: {str(error).rstrip('.')}"
-        raise HarnessSchemaError("key", reason) from error
-    return field.type

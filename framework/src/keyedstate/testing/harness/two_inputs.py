@@ -8,17 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.errors import HarnessSchemaError, HarnessSettingError
+from keyedstate.columns.connected import ConnectedColumns
+from keyedstate.columns.keyed import routed
+from keyedstate.errors import ConnectedFramesError, HarnessSchemaError, HarnessSettingError
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
-from keyedstate.runtime.functions.two_inputs import (
-    FIRST_COLUMN,
-    INPUTS,
-    SECOND_COLUMN,
-    ConnectedInput,
-    ConnectedInputs,
-)
+from keyedstate.runtime.functions.two_inputs import INPUTS
 from keyedstate.runtime.runners import KeyedOperator
-from keyedstate.testing.harness.rows import KeyedInputRows, routed
+from keyedstate.testing.harness.rows import KeyedInputRows
 from keyedstate.time import EventTime
 
 
@@ -68,24 +64,19 @@ class ConnectedInputRows:
     def __init__(self, first: KeyedInputRows, second: SecondInput) -> None:
         other = KeyedInputRows(second.schema, second.key, second.event_time, argument="second")
         self._inputs = (first, other)
-        self.key_columns = first.key_columns
-        self.key_serializer = first.key_serializer
-        if first.key_types != other.key_types:
-            ours, theirs = (", ".join(map(str, rows.key_types)) for rows in self._inputs)
-            raise HarnessSchemaError("second", f"its key is {theirs}, and that of the first input {ours}")
+        try:
+            self._columns = ConnectedColumns(first.columns, other.columns)
+        except ConnectedFramesError as error:
+            raise HarnessSchemaError("second", error.reason) from error
         if first.have_event_time != other.have_event_time:
             raise HarnessSettingError(
                 "the event time of the rows",
                 "is known of one input and not of the other",
                 "Give each an event_time=, or neither.",
             )
-        self.connected = ConnectedInputs(
-            *(ConnectedInput(rows.schema, rows.key_columns, rows.time_column) for rows in self._inputs)
-        )
-        self._structs = [
-            pa.struct([(f"c{place}", input_.schema.field(place).type) for place in input_.carried])
-            for input_ in (self.connected.first, self.connected.second)
-        ]
+        self.key_columns = first.key_columns
+        self.key_serializer = first.key_serializer
+        self.connected = self._columns.inputs
 
     @property
     def have_event_time(self) -> bool:
@@ -132,14 +123,5 @@ class ConnectedInputRows:
         ------
         InputRowError
         """
-        mine = self._inputs[number]
-        batch = mine.to_batch(rows)
-        input_ = self.connected.second if number else self.connected.first
-        fields = self._structs[number]
-        carried = [batch.column(place) for place in input_.carried]
-        columns: list[pa.Array] = [pa.nulls(batch.num_rows, struct) for struct in self._structs]
-        columns[number] = pa.StructArray.from_arrays(carried, fields=list(fields))
-        keys = [batch.column(name) for name in mine.key_columns]
-        names = [*self.key_columns, FIRST_COLUMN, SECOND_COLUMN]
-        together = pa.RecordBatch.from_arrays([*keys, *columns], names)
+        together = self._columns.union(number, self._inputs[number].to_batch(rows))
         return routed(together, self.key_columns, parallelism, max_parallelism)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.errors import HarnessSchemaError, UnsupportedTypeError
+from keyedstate.errors import OutputSchemaError, UnsupportedTypeError
+from keyedstate.runtime.output import OutputSchema
 from keyedstate.types import TypeSerializer, infer
 from keyedstate.types.inference.schemas import is_spark_type
 
@@ -35,7 +37,20 @@ _SIMPLE: dict[str, pa.DataType] = {
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|(\w+)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|([<>(),:]))")
 
 
-def arrow_schema(declared: object, argument: str) -> pa.Schema:
+def output_schema(declared: object, side: str | None = None) -> OutputSchema:
+    """Return what checks the rows of an output, or of a side output, with declared columns.
+
+    Raises
+    ------
+    OutputSchemaError
+    """
+    try:
+        return OutputSchema(arrow_schema(declared), side)
+    except OutputSchemaError as error:
+        raise OutputSchemaError(error.reason, declared, side) from error
+
+
+def arrow_schema(declared: object) -> pa.Schema:
     """Return the Arrow schema of declared columns, as Spark's batches have it.
 
     Parameters
@@ -43,50 +58,54 @@ def arrow_schema(declared: object, argument: str) -> pa.Schema:
     declared : str, mapping, pyarrow.Schema or StructType
         A string in Spark's syntax, ``"user string, views long not null"``.  A mapping gives each column a
         type of `keyedstate.types` or anything that `infer` takes; its columns may all be null.
-    argument : str
-        Its name, for errors.
 
     Raises
     ------
-    HarnessSchemaError
+    OutputSchemaError
     """
     if isinstance(declared, pa.Schema):
         return declared
     if isinstance(declared, str):
-        return _SparkSyntax(declared, argument).schema()
+        return _SparkSyntax(declared).schema()
     if isinstance(declared, Mapping):
-        return pa.schema(
-            [pa.field(name, _column_type(name, type_, argument)) for name, type_ in declared.items()]
-        )
+        return pa.schema([pa.field(name, _column_type(name, type_)) for name, type_ in declared.items()])
     if is_spark_type(declared) and type(declared).__name__ == "StructType":
-        # A StructType comes from PySpark, so PySpark is installed.
-        from keyedstate.spark.schema import to_arrow
-
         try:
-            return to_arrow(declared)  # type: ignore[arg-type] # a StructType, by its name
+            return of_struct_type(declared)
         except Exception as error:  # PySpark's errors are not those of one class in all of its versions
-            raise HarnessSchemaError(argument, f"{error}".rstrip(".")) from error
-    raise HarnessSchemaError(argument, f"it is a {type(declared).__name__}")
+            raise OutputSchemaError(f"{error}".rstrip(".")) from error
+    raise OutputSchemaError(f"it is a {type(declared).__name__}")
 
 
-def _column_type(name: object, declared: object, argument: str) -> pa.DataType:
+def of_struct_type(declared: Any) -> pa.Schema:
+    """Return a ``StructType`` as Arrow's schema, with instants in UTC on every PySpark."""
+    # Whoever has a StructType has PySpark.
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Up to 4.2 PySpark always writes UTC; later versions have a parameter.
+    arguments: dict[str, Any] = {}
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        arguments["timezone"] = "UTC"
+    return to_arrow_schema(declared, **arguments)
+
+
+def _column_type(name: object, declared: object) -> pa.DataType:
     if not isinstance(name, str):
-        raise HarnessSchemaError(argument, f"{name!r} is no name of a column")
+        raise OutputSchemaError(f"{name!r} is no name of a column")
     if isinstance(declared, pa.DataType):
         return declared
     try:
         serializer: TypeSerializer[Any] = infer(declared)
     except UnsupportedTypeError as error:
-        raise HarnessSchemaError(argument, f"the column {name!r}: {str(error).rstrip('.')}") from error
+        raise OutputSchemaError(f"the column {name!r}: {str(error).rstrip('.')}") from error
     return serializer.arrow_type
 
 
 class _SparkSyntax:
     """Parses the columns of one string as Spark does, for the types that rows may have."""
 
-    def __init__(self, text: str, argument: str) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
-        self._argument = argument
         self._tokens: list[str] = []
         position, end = 0, len(text.rstrip())
         while position < end:
@@ -202,5 +221,5 @@ class _SparkSyntax:
             found = self._peek()
             raise self._error(f"{mark!r} was expected" + (f" and not {found!r}" if found else " at its end"))
 
-    def _error(self, reason: str) -> HarnessSchemaError:
-        return HarnessSchemaError(self._argument, f"in {self._text!r} {reason}")
+    def _error(self, reason: str) -> OutputSchemaError:
+        return OutputSchemaError(f"in {self._text!r} {reason}")
