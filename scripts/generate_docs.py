@@ -118,6 +118,7 @@ PUBLIC_MODULES = (
     "keyedstate.windows",
     "keyedstate.joins",
     "keyedstate.savepoints",
+    "keyedstate.local",
     "keyedstate.testing",
     "keyedstate.backend",
     "keyedstate.tables",

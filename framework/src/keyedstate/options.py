@@ -134,6 +134,12 @@ CHECKPOINT_TIMEOUT = duration(
     "publishes the checkpoint, since Spark commits the epoch.",
     low_ms=10,
 )
+CHECKPOINT_INTERVAL = duration(
+    "checkpoint.interval",
+    10_000,
+    "How long a run without Spark processes rows between two checkpoints; 0 checkpoints after each batch of "
+    "rows. On Spark each micro-batch has a checkpoint.",
+)
 CHECKPOINT_PERMISSIONS = choice(
     "checkpoint.permissions",
     "owner",

@@ -34,6 +34,7 @@ class KeyedColumns:
 
     Attributes
     ----------
+    given_schema : pyarrow.Schema
     schema : pyarrow.Schema
         The given columns, and the fields of structs that are parts of the key.
     key_columns : tuple of str
@@ -46,6 +47,7 @@ class KeyedColumns:
     """
 
     def __init__(self, schema: pa.Schema, key: str | Sequence[str], event_time: EventTime | None) -> None:
+        self.given_schema = schema
         paths = _key_paths(schema, key)
         self.key_columns = tuple(paths)
         self._from_structs = {name: path for name, path in paths.items() if len(path) > 1}

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, groupby, islice
 from operator import attrgetter
+from typing import Any
 
 import pyarrow as pa
 
@@ -45,7 +46,8 @@ _CHANGES_AT_ONCE = 16_384
 class Partition:
     """The state and the function of one partition, for one epoch or several.
 
-    An epoch is `run` and then `finish`. After an error only `close` may be called.
+    An epoch is `run` and then `finish`.  Where time moves forward within an epoch, it is `begin`, then
+    `process` and `advance` in turn, `end` and `finish`. After an error only `close` may be called.
 
     Parameters
     ----------
@@ -86,6 +88,11 @@ class Partition:
             self._begin_writer(start)
             self._begin_operator(start)
             self._closing = opened.pop_all()
+
+    @property
+    def watermark(self) -> int | None:
+        """The watermark; None where the operator has no event time, or no row had any."""
+        return self._watermark
 
     @property
     def version(self) -> str | None:
@@ -157,18 +164,8 @@ class Partition:
                 self._keyed.apply_changes(state, some)
         return True
 
-    def run(
-        self,
-        start: EpochStart,
-        broadcast_rows: Iterable[pa.RecordBatch],
-        batches: Iterator[pa.RecordBatch],
-    ) -> Generator[pa.RecordBatch, None, None]:
-        """Run the function over the broadcast rows and then the keyed rows of an epoch, and yield its output.
-
-        Raises
-        ------
-        UserFunctionError, OutputTypeError
-        """
+    def begin(self, start: EpochStart) -> None:
+        """Begin an epoch, before its first row; `run` does it by itself."""
         self._written = None
         self._writer.begin(start.identity, start.restore_point, start.kind)
         self._restored = time.perf_counter()
@@ -182,11 +179,57 @@ class Partition:
         stored = None if start.stored is None else start.stored.metadata.processing_time
         self._processing_time = start.clock.processing_time(stored)
         self._operator.set_processing_time(self._processing_time)
+
+    def run(
+        self,
+        start: EpochStart,
+        broadcast_rows: Iterable[pa.RecordBatch],
+        batches: Iterator[pa.RecordBatch],
+    ) -> Generator[pa.RecordBatch, None, None]:
+        """Run the function over the broadcast rows and then the keyed rows of an epoch, and yield its output.
+
+        Raises
+        ------
+        UserFunctionError, OutputTypeError
+        """
+        self.begin(start)
         at_end = AtEnd.DRAINED if start.drained else AtEnd.EPOCH
         yield from evaluate(self._operator, broadcast_rows, batches, stays=self._stays, at_end=at_end)
 
+    def process_broadcast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the function over rows of the broadcast side; the epoch continues."""
+        self._operator.open()
+        yield from self._operator.process_broadcast(batches)
+
+    def process(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the function over some keyed rows; the epoch continues."""
+        self._operator.open()
+        yield from self._operator.process_rows(batches)
+
+    def advance(self, watermark: int | None) -> Iterator[pa.RecordBatch]:
+        """Move time forward within the epoch, fire the timers that are due, and yield their output.
+
+        Processing time is that of the clock; neither goes back.  Without event time the watermark is None.
+        """
+        if watermark is not None:
+            self._watermark = watermark
+            self._keyed.advance_watermark(watermark)
+        self._processing_time = max(self._processing_time, self._clock())
+        self._operator.set_processing_time(self._processing_time)
+        self._operator.open()
+        yield from self._operator.fire_timers()
+
+    def end(self, at_end: AtEnd) -> Iterator[pa.RecordBatch]:
+        """End the rows of the epoch and yield the last output; `finish` writes the state."""
+        self._operator.open()
+        yield from self._operator.end_epoch(at_end)
+
     def finish(
-        self, start: EpochStart, host: HostAddress | None = None, task_executor: str | None = None
+        self,
+        start: EpochStart,
+        host: HostAddress | None = None,
+        task_executor: str | None = None,
+        positions: Mapping[str, Any] | None = None,
     ) -> str:
         """Write the state after the epoch and the attempt's manifest, and return the path of the manifest.
 
@@ -212,6 +255,7 @@ class Partition:
             metrics=self._keyed.metrics(),
             host=host,
             task_executor=task_executor,
+            positions=positions,
         )
         shared: Collection[str] = ()
         if start.restore_point is not None:
@@ -237,6 +281,9 @@ class Partition:
         # A run without event time keeps it, so that it does not go back in a later run.
         before = metadata.watermark
         if not self._plan.event_times:
+            return before
+        if metadata.positions is not None:
+            # It moved with the rows: several channels hold it back, which the largest event time hides.
             return before
         known = BEFORE_TIME if before is None else before
         mark = watermark_after(self._plan.event_times, metadata, known)

@@ -6,6 +6,7 @@ from keyedstate.errors.checkpoint import *
 from keyedstate.errors.function import *
 from keyedstate.errors.hosts import *
 from keyedstate.errors.kernel import *
+from keyedstate.errors.local import *
 from keyedstate.errors.memory import *
 from keyedstate.errors.savepoint import *
 from keyedstate.errors.sorting import *

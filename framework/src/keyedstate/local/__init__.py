@@ -1,1 +1,24 @@
-"""Keyed state without Spark: the runner for one machine."""
+"""The runner for one machine, without Spark: the same functions over tables, files, frames and iterables.
+
+``keyed(rows, "user").process(function, "user string, views long").to_table()``. Importing this needs neither
+PySpark nor Java.
+"""
+
+from keyedstate.local.sources.files import FileSource
+from keyedstate.local.sources.rows import RowSource
+from keyedstate.local.sources.source import Source, SourceChannel
+from keyedstate.local.streams.connected import ConnectedStreams, connect
+from keyedstate.local.streams.keyed import KeyedStream, keyed
+from keyedstate.local.streams.result import ResultStream
+
+__all__ = [
+    "ConnectedStreams",
+    "FileSource",
+    "KeyedStream",
+    "ResultStream",
+    "RowSource",
+    "Source",
+    "SourceChannel",
+    "connect",
+    "keyed",
+]

@@ -42,6 +42,11 @@ class Outputs:
         structs = [(name, pa.struct(list(of.schema))) for name, of in {MAIN: main, **sides}.items()]
         self._tagged = pa.schema([pa.field(OUTPUT, pa.string(), nullable=False), *structs])
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows that leave the operator."""
+        return self._tagged if self.sides else self.main.schema
+
     def tagged(self, name: str, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of one output as they leave the operator."""
         if not self.sides:

@@ -80,9 +80,13 @@ def _tuple_of(kind: Any, converter: BaseConverter) -> Callable[[Any, Any], Any]:
 
 
 def _renamed(kind: type[Any]) -> dict[str, Any]:
-    fields = dataclasses.fields(kind)
+    """Return how fields are written that have another name, or are left out where they have their default."""
     return {
-        field.name: override(rename=field.metadata["json"]) for field in fields if "json" in field.metadata
+        field.name: override(
+            rename=field.metadata.get("json"), omit_if_default=field.metadata.get("json_omits_default")
+        )
+        for field in dataclasses.fields(kind)
+        if field.metadata.keys() & {"json", "json_omits_default"}
     }
 
 

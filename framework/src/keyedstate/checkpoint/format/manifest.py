@@ -103,7 +103,8 @@ class AttemptManifest:
     key_columns: tuple[tuple[str, str], ...] = ()
     #: None where the operator has no operator state.
     operator_state: OperatorStateFile | None = None
-    #: The watermark when the epoch began, also where its own rows had no event time; None where unknown.
+    #: The watermark when the epoch began, or when it ended where it moved within the epoch (`positions`);
+    #: also where its own rows had no event time.  None where unknown.
     watermark: int | None = None
     #: The time of the epoch's processing-time timers, in milliseconds since 1970 UTC.
     processing_time: int | None = None
@@ -137,6 +138,9 @@ class AttemptManifest:
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
     #: How far the clock of the task's machine was ahead of that of the storage; negative where behind.
     clock_skew_ms: int = 0
+    #: How far the channels of the operator's inputs were read, by input and channel, where keyedstate reads
+    #: them itself.  None where Spark does, and stores the offsets in its own checkpoint location.
+    positions: Mapping[str, Any] | None = field(default=None, metadata={"json_omits_default": True})
 
     def has_types_of(self, states: Iterable[Mapping[str, Any]]) -> bool:
         """Return whether these states, of `StateMeta.to_json`, have the same types here.
@@ -222,6 +226,11 @@ class CheckpointMetadata:
     def largest_event_time(self) -> int | None:
         """The largest event time of the epoch's rows; None where none had any."""
         return _latest(part.largest_event_time for part in self.parts)
+
+    @property
+    def positions(self) -> Mapping[str, Any] | None:
+        """The positions in the inputs, as in `AttemptManifest.positions`: each task has all of them."""
+        return self.parts[0].positions
 
     @property
     def inputs(self) -> dict[str, tuple[int, int]]:

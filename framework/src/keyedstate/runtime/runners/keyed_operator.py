@@ -197,9 +197,16 @@ class KeyedOperator(ABC):
         OutputTypeError
             Where it yields a row that is not of the declared schema.
         """
+        yield from self.process_rows(batches)
+        yield from self.end_epoch(at_end)
+
+    def process_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the function over some rows of an epoch, which continues, and yield its output.
+
+        Rows of one key keep their order; see `process` for errors.
+        """
         yield from self._begin()
         yield from self._process(batch for batch in batches if batch.num_rows)
-        yield from self.end_epoch(at_end)
 
     def process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Run the function over one batch and yield its output; the epoch continues."""

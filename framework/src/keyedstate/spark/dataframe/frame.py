@@ -18,7 +18,7 @@ from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.checks import check_function
 from keyedstate.spark.dataframe.aggregate_columns import aggregation_of
 from keyedstate.spark.dataframe.keys import KeyColumns, with_key_columns
-from keyedstate.spark.dataframe.output_columns import check_event_time, window_output_type
+from keyedstate.spark.dataframe.output_columns import window_output_type
 from keyedstate.spark.dataframe.side_outputs import declared_outputs
 from keyedstate.spark.dataframe.time_columns import event_time_of
 from keyedstate.spark.plan.heartbeat import heartbeat_ms
@@ -219,7 +219,7 @@ class KeyedFrame:
         """
         rows = self._rows
         definition = WindowDefinition.of(assigner)
-        check_event_time(definition, known=bool(rows.event_times))
+        definition.check_event_time(known=bool(rows.event_times))
         time_column = rows.event_times[0].column if rows.event_times else None
 
         def finish(function: KeyedFunction, output: WindowOutput) -> DataFrame:

@@ -8,25 +8,11 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from keyedstate.errors import InvalidWindowError
 from keyedstate.joins import joined_columns
 from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.schema import distinct, folded, parse_output, to_arrow
-from keyedstate.windows import WINDOW_END, WINDOW_START, Global, WindowOutput
-from keyedstate.windows.declaration.definition import WindowDefinition
-
-
-def check_event_time(definition: WindowDefinition, *, known: bool) -> None:
-    """Raise `InvalidWindowError` for windows in event time over rows without one."""
-    assigner = definition.assigner
-    if not known and assigner.is_event_time and not isinstance(assigner, Global):
-        raise InvalidWindowError(
-            repr(assigner),
-            "it assigns rows by their event time, and they have none",
-            "Name the column, as in keyed(..., event_time=EventTime('ts', delay='10 minutes')), or use "
-            "processing_time=True.",
-        )
+from keyedstate.windows import WINDOW_END, WINDOW_START, WindowOutput
 
 
 def window_output_type(frame: DataFrame, key_columns: Sequence[str], output: WindowOutput) -> StructType:

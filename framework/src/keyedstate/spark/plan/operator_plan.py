@@ -22,15 +22,13 @@ from keyedstate.checkpoint.storage.process_plugins import registry_of
 from keyedstate.epoch.configuration import choose_backend, frozen
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import pack_function
+from keyedstate.epoch.operator_checks import check_sides, check_states
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
 from keyedstate.errors import (
     BootstrapError,
     EventTimeError,
-    InvalidFunctionError,
-    MissingEventTimeError,
     MissingUidError,
 )
-from keyedstate.joins import IntervalJoinFunction
 from keyedstate.keygroups import KEY_GROUP_COLUMN, check_parallelism, default_max_parallelism
 from keyedstate.options import (
     CHECKPOINT_COMPRESSION,
@@ -44,9 +42,9 @@ from keyedstate.options import (
     Configuration,
 )
 from keyedstate.plugins import PluginRegistry
-from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
+from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function, check_row_classes
-from keyedstate.runtime.functions.two_inputs import INPUTS, ConnectedInputs, check_inputs
+from keyedstate.runtime.functions.two_inputs import INPUTS, ConnectedInputs
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.hosts.owners import remote_access
 from keyedstate.spark.hosts.task_identity import is_in_micro_batch, is_local
@@ -63,11 +61,6 @@ from keyedstate.spark.schema import key_types, to_arrow
 from keyedstate.spark.task.acknowledgements import acknowledgements_of
 from keyedstate.spark.task.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.task.task import Acknowledging, OperatorPlan
-from keyedstate.state import TtlClock
-from keyedstate.state.kinds.accessor import declared_states
-from keyedstate.state.operator.list_states import declared_operator_states
-from keyedstate.types import refuse_generic
-from keyedstate.windows import WindowedFunction
 
 #: In the pickle of a function with an accumulator; Spark collects updates from its own workers only.
 _ACCUMULATOR = b"_deserialize_accumulator"
@@ -117,19 +110,7 @@ class KeyedRows:
 
     def check_sides(self, function: KeyedFunction) -> None:
         """Raise `InvalidFunctionError` for a function with other inputs than the rows have."""
-        check_inputs(function, connected=self.connected is not None)
-        name = type(function).__name__
-        two_sided = isinstance(function, KeyedBroadcastProcessFunction)
-        if two_sided and self.broadcast is None:
-            raise InvalidFunctionError(
-                name, "it has a broadcast side; give it rows with keyed(...).broadcast(rows)"
-            )
-        if self.broadcast is not None and not two_sided:
-            raise InvalidFunctionError(
-                name,
-                "it has no broadcast side; derive its class from KeyedBroadcastProcessFunction, or leave out "
-                ".broadcast()",
-            )
+        check_sides(function, connected=self.connected is not None, broadcast=self.broadcast is not None)
 
     def refuse_streaming(self) -> None:
         """Raise `BootstrapError` for a streaming DataFrame."""
@@ -164,7 +145,7 @@ class KeyedRows:
         variables = tuple(spark.sparkContext._pickled_broadcast_vars)
         config = read_configuration(spark, self.config)
         chosen = choose_backend(config)
-        _check_states(function, chosen.generic_types, self.event_times)
+        check_states(function, generic_types=chosen.generic_types, event_times=self.event_times)
         stored, location, acknowledging = None, None, None
         storage = self._storage(spark, config) if keeps_state else None
         if storage is not None:
@@ -253,21 +234,6 @@ def _check_idle_time(event_times: EventTimes) -> None:
                 each.column,
                 "an idle time is for several inputs; name the column that distinguishes them with inputs=",
             )
-
-
-def _check_states(function: KeyedFunction, generic_types: bool, event_times: EventTimes) -> None:
-    """Refuse declared states that no task could register."""
-    states = declared_states(function)
-    if isinstance(function, (WindowedFunction, IntervalJoinFunction)):
-        states += function.states()
-    for state in states:
-        if not generic_types:
-            refuse_generic(state.name, state.serializer)
-        if not event_times and state.ttl is not None and state.ttl.clock is TtlClock.EVENT_TIME:
-            raise MissingEventTimeError(state.name)
-    if not generic_types:
-        for operator_state in declared_operator_states(function):
-            operator_state.meta.refuse_generic()
 
 
 @dataclass

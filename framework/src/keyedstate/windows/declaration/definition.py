@@ -8,7 +8,7 @@ from typing import Any
 from keyedstate.durations import Duration, milliseconds
 from keyedstate.errors import InvalidWindowError
 from keyedstate.types import TIME_WINDOW
-from keyedstate.windows.declaration.assigners import MergingWindowAssigner, WindowAssigner
+from keyedstate.windows.declaration.assigners import Global, MergingWindowAssigner, WindowAssigner
 from keyedstate.windows.declaration.checks import check_instance
 from keyedstate.windows.declaration.contents import WindowContents
 from keyedstate.windows.declaration.evictors import Evictor
@@ -82,6 +82,17 @@ class WindowDefinition:
                 part,
                 f"rows are assigned to {self.assigner!r} by the clock, so that none is late",
                 "Leave it out, or use windows in event time.",
+            )
+
+    def check_event_time(self, *, known: bool) -> None:
+        """Raise `InvalidWindowError` for windows in event time over rows without one."""
+        assigner = self.assigner
+        if not known and assigner.is_event_time and not isinstance(assigner, Global):
+            raise InvalidWindowError(
+                repr(assigner),
+                "it assigns rows by their event time, and they have none",
+                "Name the column, as in keyed(..., event_time=EventTime('ts', delay='10 minutes')), or use "
+                "processing_time=True.",
             )
 
     def check_contents(self, contents: WindowContents) -> None:

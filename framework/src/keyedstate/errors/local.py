@@ -1,0 +1,23 @@
+"""Errors about the runner without Spark."""
+
+from __future__ import annotations
+
+from keyedstate.errors.base import KeyedStateError
+
+
+class SourceError(KeyedStateError):
+    """Rows that cannot be read as a source."""
+
+    what: str
+    reason: str
+    way_out: str
+    message = "{what} cannot be read as a source: {reason}. {way_out}"
+
+
+class LocalRunError(KeyedStateError):
+    """A run that cannot begin, or cannot be what it is asked for."""
+
+    what: str
+    reason: str
+    way_out: str
+    message = "{what} cannot be run here: {reason}. {way_out}"

@@ -1,0 +1,121 @@
+"""The checkpoints of a run: one epoch of every operator, published together."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+
+from keyedstate.checkpoint import (
+    Acknowledgement,
+    CheckpointCoordinator,
+    CheckpointListener,
+    CheckpointMetadata,
+    FailureReason,
+    OperatorFolder,
+    SavepointRestore,
+)
+from keyedstate.checkpoint.storage.process_plugins import registry_of
+from keyedstate.errors import DuplicateUidError, StateFolderOwnedError
+from keyedstate.local.run.operator import RunIdentity
+from keyedstate.local.run.plan import OperatorPlan
+from keyedstate.options import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT, Configuration
+
+#: Distinguishes folders of local runs from those of Spark's queries, whose ids are UUIDs.
+_QUERY = "local-"
+
+
+class Checkpoints:
+    """Publishes the checkpoints of all operators of a run.
+
+    All operators finish their attempts before the first checkpoint is published. So a run that is killed in
+    between leaves complete attempts, from which the next run publishes the rest.
+
+    Parameters
+    ----------
+    plans : sequence of OperatorPlan
+        Of operators that keep state.
+
+    Attributes
+    ----------
+    identity : RunIdentity
+    epoch : int
+        The epoch that the run is in.
+
+    Raises
+    ------
+    DuplicateUidError
+    StateFolderOwnedError
+        Where a folder is that of a query on Spark.
+    """
+
+    def __init__(self, plans: Sequence[OperatorPlan]) -> None:
+        self._folders = {folder.uid: folder for plan in plans if (folder := plan.folder) is not None}
+        if len(self._folders) < len(plans):
+            uids = [plan.folder.uid for plan in plans if plan.folder is not None]
+            raise DuplicateUidError(next(uid for uid in uids if uids.count(uid) > 1))
+        self.identity = RunIdentity(_query_id(list(self._folders.values())), uuid.uuid4().hex)
+        published = [epoch for folder in self._folders.values() for epoch in folder.checkpoints()]
+        self.epoch = max(published, default=-1) + 1
+        self._coordinators = {
+            folder.uid: CheckpointCoordinator(
+                folder,
+                _Listener(folder, plan.config),
+                plan.config[CHECKPOINT_RETAINED],
+                plan.config[CHECKPOINT_TIMEOUT],
+            )
+            for plan in plans
+            if (folder := plan.folder) is not None
+        }
+
+    def publish(self, finished: Sequence[Acknowledgement]) -> None:
+        """Publish the checkpoint of the epoch from the attempts of all tasks of all operators.
+
+        Raises
+        ------
+        CheckpointError
+        """
+        for acknowledgement in finished:
+            self._coordinators[acknowledgement.identity.uid].acknowledge(acknowledgement)
+        self.epoch += 1
+
+    def drain(self) -> None:
+        """Wait for clean-up and plugins that are notified."""
+        for coordinator in self._coordinators.values():
+            coordinator.drain()
+
+
+def _query_id(folders: Sequence[OperatorFolder]) -> str:
+    """Return the id under which earlier runs have claimed the folders, or a new one."""
+    owners = [(folder, owner) for folder in folders if (owner := folder.read_owner()) is not None]
+    found = owners[0][1].query_id if owners else f"{_QUERY}{uuid.uuid4()}"
+    for folder, owner in owners:
+        if not owner.query_id.startswith(_QUERY) or owner.query_id != found:
+            raise StateFolderOwnedError(folder.location, f"query {owner.query_id}", "this run")
+    return found
+
+
+class _Listener(CheckpointListener):
+    """Notifies plugins of an operator's checkpoints, and releases a claimed savepoint."""
+
+    def __init__(self, folder: OperatorFolder, config: Configuration) -> None:
+        self._folder = folder
+        self._plugins = registry_of(config)
+        self._restore = SavepointRestore.of(config)
+        self._is_released = False
+
+    def completed(self, metadata: CheckpointMetadata) -> None:
+        self._plugins.notify(
+            "keyedstate_checkpoint_completed",
+            uid=metadata.uid,
+            epoch=metadata.epoch,
+            location=self._folder.storage.uri,
+            data_files=metadata.data_files,
+        )
+        self._is_released = self._is_released or self._restore.release(self._folder, metadata)
+
+    def aborted(self, epoch: int, reason: FailureReason) -> None:
+        uid = self._folder.uid
+        self._plugins.notify("keyedstate_checkpoint_aborted", uid=uid, epoch=epoch, reason=reason.value)
+
+    def subsumed(self, epoch: int) -> None:
+        self._plugins.notify("keyedstate_checkpoint_subsumed", uid=self._folder.uid, epoch=epoch)

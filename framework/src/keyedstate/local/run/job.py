@@ -1,0 +1,251 @@
+"""A run: operators that feed each other, read from sources in this process, and checkpointed together.
+
+Rows of one channel after the other pass through all operators before the next are read. Between two batches
+nothing is on its way, so that a checkpoint there is one of all operators and sources.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from keyedstate.errors import LocalRunError
+from keyedstate.local.run.checkpoints import Checkpoints
+from keyedstate.local.run.operator import UPSTREAM, RunIdentity, RunningOperator
+from keyedstate.local.run.plan import OperatorPlan
+from keyedstate.local.sources.source import Source, SourceChannel
+from keyedstate.options import CHECKPOINT_INTERVAL
+from keyedstate.runtime.timers import AtEnd
+from keyedstate.state.clock import system_clock
+
+#: Seconds to wait where no channel has rows.
+_PAUSE = 0.005
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A run has begun: from the checkpoint of an epoch and of the run that wrote it, or without one.
+
+    Where it is not the first element, the run has returned to that checkpoint: the rows since come again.
+    """
+
+    epoch: int | None
+    run_id: str | None
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """The rows so far are those of an epoch and those before it: a sink makes them durable now."""
+
+    epoch: int
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The checkpoint of an epoch is published: the rows before it are not repeated any more."""
+
+    epoch: int
+
+
+#: What a run gives its sink, in order.
+Element: TypeAlias = "pa.RecordBatch | Restored | Prepare | Committed"
+
+
+class Job:
+    """A run of an operator and all operators that it reads from.
+
+    Parameters
+    ----------
+    last : OperatorPlan
+        The operator whose rows are the result.
+    drain : bool
+        Whether all event-time timers fire when the input is over, although state is kept.
+
+    Raises
+    ------
+    LocalRunError
+        Where only some of the operators keep state.
+    """
+
+    def __init__(self, last: OperatorPlan, *, drain: bool = False) -> None:
+        #: Those that feed others come before them.
+        self._plans: list[OperatorPlan] = []
+        #: By the operator that yields rows, who receives them: the operator and the number of its input.
+        self._receivers: dict[OperatorPlan, tuple[OperatorPlan, int]] = {}
+        self._add(last)
+        self._drain = drain
+        kept = [plan for plan in self._plans if plan.folder is not None]
+        if kept and len(kept) < len(self._plans):
+            raise LocalRunError(
+                "a chain of operators",
+                "only some of them have a uid, and only all together have a checkpoint",
+                "Give each operator a uid, or none.",
+            )
+        self._keeps_state = bool(kept)
+        self._stop_requested = False
+
+    def elements(self) -> Iterator[Element]:
+        """Run, and yield the rows of the last operator and what happens to them.
+
+        Where the state is kept, the first Ctrl-C ends the run at a checkpoint, and the second one at once.
+
+        Raises
+        ------
+        UserFunctionError, OutputTypeError, SourceError
+        CheckpointError, StateError
+        KeyboardInterrupt
+            After the last checkpoint.
+        """
+        with contextlib.ExitStack() as stack:
+            operators = {plan: RunningOperator(plan, system_clock) for plan in self._plans}
+            for operator in operators.values():
+                stack.callback(operator.close)
+            checkpoints = None
+            identity, epoch = RunIdentity("", ""), 0
+            if self._keeps_state:
+                checkpoints = Checkpoints(self._plans)
+                stack.callback(checkpoints.drain)
+                identity, epoch = checkpoints.identity, checkpoints.epoch
+                stack.enter_context(self._stopping_at_a_checkpoint())
+            running = _Running(operators, self._receivers)
+            restored = [operator.open(identity, epoch) for operator in operators.values()][-1]
+            if restored is None or restored.query_id != identity.query_id:
+                # A savepoint is another query's: no sink of this one has its rows.
+                yield Restored(None, None)
+            else:
+                yield Restored(restored.epoch, restored.run_id)
+            for operator in operators.values():
+                yield from running.passed_on(operator, operator.process_broadcast())
+            if checkpoints is None:
+                for batches in running.steps():
+                    yield from batches
+                yield from running.end(AtEnd.INPUT)
+            else:
+                yield from self._epochs(running, checkpoints)
+        if self._stop_requested:
+            raise KeyboardInterrupt
+
+    def _epochs(self, running: _Running, checkpoints: Checkpoints) -> Iterator[Element]:
+        interval = min(plan.config[CHECKPOINT_INTERVAL] for plan in self._plans) / 1000.0
+        operators = list(running.operators.values())
+        began = time.monotonic()
+        for batches in running.steps():
+            yield from batches
+            if self._stop_requested:
+                break
+            if time.monotonic() - began >= interval and any(operator.channels for operator in operators):
+                yield from self._checkpoint(running, checkpoints, AtEnd.EPOCH)
+                for operator in operators:
+                    operator.begin_epoch(checkpoints.identity, checkpoints.epoch)
+                began = time.monotonic()
+        at_end = AtEnd.DRAINED if self._drain and not self._stop_requested else AtEnd.EPOCH
+        yield from self._checkpoint(running, checkpoints, at_end)
+
+    def _checkpoint(self, running: _Running, checkpoints: Checkpoints, at_end: AtEnd) -> Iterator[Element]:
+        yield from running.end(at_end)
+        epoch = checkpoints.epoch
+        yield Prepare(epoch, checkpoints.identity.run_id)
+        checkpoints.publish([operator.finish() for operator in running.operators.values()])
+        yield Committed(epoch)
+
+    def _add(self, plan: OperatorPlan) -> None:
+        for number, input_ in enumerate(plan.read.inputs):
+            if isinstance(input_.rows, Source):
+                continue
+            if input_.rows.plan in self._receivers:
+                raise LocalRunError(
+                    "the result of an operator",
+                    "two operators read it",
+                    "Let one function yield the rows of both, to side outputs.",
+                )
+            self._receivers[input_.rows.plan] = plan, number
+            self._add(input_.rows.plan)
+        self._plans.append(plan)
+
+    @contextlib.contextmanager
+    def _stopping_at_a_checkpoint(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            # Only the main thread is interrupted.
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> Any:
+            signal.signal(signal.SIGINT, before)
+            self._stop_requested = True
+
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class _Running:
+    """The operators of a run that is under way."""
+
+    def __init__(
+        self,
+        operators: dict[OperatorPlan, RunningOperator],
+        receivers: dict[OperatorPlan, tuple[OperatorPlan, int]],
+    ) -> None:
+        self.operators = operators
+        self._receivers = receivers
+
+    def steps(self) -> Iterator[Iterator[pa.RecordBatch]]:
+        """Yield, for each batch of a source, an iterator that processes it and yields the result.
+
+        Channels are read in turn until all have ended.
+        """
+        while True:
+            waiting = [
+                (operator, number, channel)
+                for operator in self.operators.values()
+                for number, channel in list(operator.channels)
+            ]
+            if not waiting:
+                return
+            idle = True
+            for operator, number, channel in waiting:
+                batch = channel.read()
+                idle = idle and batch is not None and not batch.num_rows
+                yield self._step(operator, number, channel, batch)
+            if idle:
+                time.sleep(_PAUSE)
+
+    def _step(
+        self, operator: RunningOperator, number: int, channel: SourceChannel, batch: pa.RecordBatch | None
+    ) -> Iterator[pa.RecordBatch]:
+        if batch is None:
+            operator.end_channel(number, channel)
+        else:
+            yield from self.passed_on(operator, operator.receive(number, channel.name, batch))
+        # Also without rows: time goes by, and an idle channel holds nothing back.
+        for each in self.operators.values():
+            yield from self.passed_on(each, each.advance())
+
+    def end(self, at_end: AtEnd) -> Iterator[pa.RecordBatch]:
+        """End the rows of all operators, first of those that feed others."""
+        for operator in self.operators.values():
+            yield from self.passed_on(operator, operator.end(at_end))
+
+    def passed_on(
+        self, operator: RunningOperator, rows: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Give the rows of an operator to the one that reads them; yield those of the last one."""
+        receiver = self._receivers.get(operator.plan)
+        if receiver is None:
+            yield from rows
+            return
+        plan, number = receiver
+        reads = self.operators[plan]
+        for batch in rows:
+            yield from self.passed_on(reads, reads.receive(number, UPSTREAM, batch))

@@ -1,0 +1,232 @@
+"""The plan of an operator: its inputs, its options, and what its partitions run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, SavepointRestore
+from keyedstate.columns.connected import ConnectedColumns
+from keyedstate.columns.declared import output_schema
+from keyedstate.columns.keyed import KeyedColumns
+from keyedstate.columns.spark_types import spark_name
+from keyedstate.epoch.configuration import choose_backend, frozen
+from keyedstate.epoch.event_time import EventTimes
+from keyedstate.epoch.function_transport import pack_function
+from keyedstate.epoch.operator_checks import check_sides, check_states
+from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
+from keyedstate.errors import EventTimeError, LocalRunError, OutputSchemaError
+from keyedstate.keygroups import check_parallelism, default_max_parallelism
+from keyedstate.local.sources.source import Source
+from keyedstate.options import (
+    CHECKPOINT_COMPRESSION,
+    CHECKPOINT_DIR,
+    MAX_PARALLELISM,
+    PARALLELISM,
+    Configuration,
+)
+from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
+from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function, check_row_classes
+from keyedstate.runtime.functions.two_inputs import INPUTS
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.side_outputs import Outputs, check_name
+
+
+class Upstream(Protocol):
+    """Rows that another operator yields."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Their columns."""
+
+    @property
+    def plan(self) -> OperatorPlan:
+        """The operator."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of an operator.
+
+    Attributes
+    ----------
+    rows : Source or Upstream
+    columns : KeyedColumns
+        In the types that Spark would give them, so that keys hash alike there.
+    """
+
+    rows: Source | Upstream
+    columns: KeyedColumns
+
+
+@dataclass(frozen=True)
+class OperatorInputs:
+    """What an operator reads, and its settings.
+
+    Attributes
+    ----------
+    inputs : tuple of Input
+        One, or two that are connected.
+    uid : str or None
+    config : mapping or None
+    broadcast : Source or None
+    """
+
+    inputs: tuple[Input, ...]
+    uid: str | None
+    config: Mapping[str, object] | None
+    broadcast: Source | None = None
+
+    @property
+    def event_times(self) -> EventTimes:
+        """The event time of each input; empty without event time."""
+        return tuple(each.columns.event_time for each in self.inputs if each.columns.event_time is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorPlan:
+    """An operator that can run.
+
+    Attributes
+    ----------
+    read : OperatorInputs
+    config : Configuration
+    partitions : PartitionPlan
+    connected : ConnectedColumns or None
+    folder : OperatorFolder or None
+        None for an operator that keeps no state: without a uid.
+    """
+
+    read: OperatorInputs
+    config: Configuration
+    partitions: PartitionPlan
+    connected: ConnectedColumns | None = None
+    folder: OperatorFolder | None = field(default=None)
+
+    @property
+    def outputs(self) -> Outputs:
+        """The columns of the rows that leave the operator."""
+        return Outputs(self.partitions.output, self.partitions.side_outputs)
+
+    @classmethod
+    def of(cls, read: OperatorInputs, function: KeyedFunction, schema: object) -> OperatorPlan:
+        """Check a function and the options of its operator, and return the plan.
+
+        Raises as `keyedstate.local.KeyedStream.process`.
+        """
+        check_function(function)
+        check_sides(function, connected=len(read.inputs) > 1, broadcast=read.broadcast is not None)
+        connected = None
+        if len(read.inputs) > 1:
+            first, second = (each.columns for each in read.inputs)
+            connected = ConnectedColumns(first, second)
+        output = output_schema(schema)
+        sides = _side_outputs(function, read)
+        _check_event_times(read.event_times)
+        _check_row_classes(function, read)
+        columns = read.inputs[0].columns
+        if connected is not None:
+            assert isinstance(function, KeyedCoProcessFunction), "checked"
+            function = function.for_inputs(connected.inputs)
+        else:
+            function = function.for_rows(columns.schema, columns.key_columns, columns.time_column)
+        config = Configuration(read.config, environ=os.environ)
+        chosen = choose_backend(config)
+        check_states(function, generic_types=chosen.generic_types, event_times=read.event_times)
+        folder = _folder(read, config)
+        parallelism, max_parallelism = _parallelism(config, folder)
+        location = None
+        if folder is not None:
+            location = StateLocation(
+                uid=folder.uid,
+                directory=CheckpointStorage.open(config[CHECKPOINT_DIR], config).uri,
+                compression=config[CHECKPOINT_COMPRESSION],
+                each_epoch=True,
+            )
+        partitions = PartitionPlan(
+            function=pack_function(function),
+            function_name=type(function).__name__,
+            key_columns=tuple(
+                (name, spark_name(type_))
+                for name, type_ in zip(columns.key_columns, columns.key_types, strict=True)
+            ),
+            key_types=tuple(columns.key_types),
+            output=output,
+            side_outputs=sides,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            settings=frozen(config),
+            location=location,
+            event_times=read.event_times,
+            connected=None if connected is None else connected.inputs,
+        )
+        return cls(read, config, partitions, connected, folder)
+
+
+def _folder(read: OperatorInputs, config: Configuration) -> OperatorFolder | None:
+    if read.uid is None:
+        return None
+    return OperatorFolder(CheckpointStorage.open(config[CHECKPOINT_DIR], config), read.uid)
+
+
+def _parallelism(config: Configuration, folder: OperatorFolder | None) -> tuple[int, int]:
+    """Return the parallelism, and the number of key groups, which existing state decides."""
+    owner = None
+    if folder is not None:
+        owner = folder.read_owner() or SavepointRestore.of(config).expected_owner(
+            folder, config.get(MAX_PARALLELISM)
+        )
+    parallelism = config.get(PARALLELISM) or 1
+    stored = None if owner is None else owner.max_parallelism
+    max_parallelism = config.get(MAX_PARALLELISM) or stored or default_max_parallelism(parallelism)
+    check_parallelism(parallelism, max_parallelism)
+    if parallelism > 1:
+        raise LocalRunError(
+            f"the option 'parallelism' with {parallelism}",
+            "an operator has one task",
+            "Leave it out: state of any parallelism can be restored.",
+        )
+    return parallelism, max_parallelism
+
+
+def _side_outputs(function: KeyedFunction, read: OperatorInputs) -> dict[str, OutputSchema]:
+    found = {}
+    places = function.side_inputs if isinstance(function, KeyedCoProcessFunction) else {}
+    for name, columns in function.side_outputs.items():
+        check_name(name)
+        if columns is None:
+            if len(read.inputs) > 1 and name not in places:
+                raise OutputSchemaError(
+                    f"the side output {name!r} of a function of two inputs does not say its columns"
+                )
+            columns = read.inputs[places.get(name, 0)].columns.schema
+        found[name] = output_schema(columns, name)
+    return found
+
+
+def _check_event_times(event_times: EventTimes) -> None:
+    for each in event_times:
+        if each.delay is None:
+            raise EventTimeError(
+                each.column,
+                "no delay is given; say how late rows may come, as in delay='10 minutes', or delay=0",
+            )
+        if each.inputs is not None and len(event_times) > 1:
+            reason = "inputs= distinguishes inputs of one stream, and two are connected"
+            raise EventTimeError(each.column, f"{reason}; leave inputs= out")
+
+
+def _check_row_classes(function: KeyedFunction, read: OperatorInputs) -> None:
+    def columns_of(sort: str) -> pa.Schema:
+        if sort == ROWS:
+            return read.inputs[0].columns.schema
+        if sort == BROADCAST:
+            assert read.broadcast is not None, "checked"
+            return read.broadcast.schema
+        return read.inputs[INPUTS.index(sort)].columns.schema
+
+    check_row_classes(function, columns_of)

@@ -1,0 +1,1 @@
+"""Sources: rows in channels, each of which can be read again from an offset."""

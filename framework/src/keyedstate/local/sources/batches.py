@@ -1,0 +1,75 @@
+"""Sources over Arrow data: tables in memory, and readers of record batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.local.sources.source import SourceChannel
+
+#: Rows in a batch of a source that has them all at once; time moves forward between two batches.
+BATCH_ROWS = 65_536
+_ONLY = "0"
+
+
+class BatchSource:
+    """Rows that come as record batches, in one channel.
+
+    Parameters
+    ----------
+    schema : pyarrow.Schema
+    open_batches : callable
+        Returns the batches from the first one on.
+    """
+
+    def __init__(self, schema: pa.Schema, open_batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        self.schema = schema
+        self._open_batches = open_batches
+
+    @classmethod
+    def of_table(cls, table: pa.Table) -> BatchSource:
+        """Return the rows of a table, which may be read any number of times."""
+        return cls(table.schema, lambda: iter(table.to_batches(max_chunksize=BATCH_ROWS)))
+
+    @classmethod
+    def of_reader(cls, reader: pa.RecordBatchReader) -> BatchSource:
+        """Return the rows of a reader.
+
+        After a restart the program makes the same reader again, and the rows before the offset are skipped.
+        """
+        return cls(reader.schema, lambda: iter(reader))
+
+    def channels(self) -> Sequence[SourceChannel]:
+        """Return the only channel."""
+        return [BatchChannel(_ONLY, self._open_batches())]
+
+
+class BatchChannel:
+    """Reads batches; its offset is the number of rows."""
+
+    def __init__(self, name: str, batches: Iterator[pa.RecordBatch]) -> None:
+        self.name = name
+        self._batches = batches
+        self._rows = 0
+        self._skipped = 0
+
+    def read(self) -> pa.RecordBatch | None:
+        """Return the next batch, or the part of it behind the offset that was sought."""
+        for batch in self._batches:
+            skipped = min(self._skipped, batch.num_rows)
+            self._skipped -= skipped
+            if skipped == batch.num_rows:
+                continue
+            self._rows += batch.num_rows - skipped
+            return batch.slice(skipped)
+        return None
+
+    def offset(self) -> Any:
+        """Return the number of rows that were read."""
+        return self._rows
+
+    def seek(self, offset: Any) -> None:
+        """Skip rows from the beginning."""
+        self._rows = self._skipped = offset

@@ -1,0 +1,100 @@
+"""Files of a `pyarrow.dataset` as a source: Parquet, CSV, JSON and others, single files or whole folders."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from keyedstate.errors import SourceError
+from keyedstate.local.sources.batches import BATCH_ROWS
+from keyedstate.local.sources.source import SourceChannel
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+
+class FileSource:
+    """The files of a dataset, in the order of their paths.
+
+    A later run reads the rest of the file that an earlier one has begun, and the files that were added since.
+
+    Parameters
+    ----------
+    dataset : pyarrow.dataset.FileSystemDataset
+        ``pyarrow.dataset.dataset("flights/", format="csv")``.  A file may not change once it was read.
+    channels : int, default 1
+        In how many channels the files are read.  A file belongs to the channel that its path decides.
+
+    Raises
+    ------
+    SourceError
+    """
+
+    def __init__(self, dataset: ds.FileSystemDataset, channels: int = 1) -> None:
+        if channels < 1:
+            raise SourceError(f"{channels} channels", "a source has at least one channel", "Give 1 or more.")
+        self.schema: pa.Schema = dataset.schema
+        self._fragments = {fragment.path: fragment for fragment in dataset.get_fragments()}
+        self._channels = channels
+
+    def channels(self) -> Sequence[SourceChannel]:
+        """Return the channels, each with its files."""
+        of_channel: list[dict[str, Any]] = [{} for _ in range(self._channels)]
+        for path in sorted(self._fragments):
+            # Not the position of the file in the list, which changes when files are added.
+            of_channel[zlib.crc32(path.encode()) % self._channels][path] = self._fragments[path]
+        return [_FileChannel(str(number), files, self.schema) for number, files in enumerate(of_channel)]
+
+
+class _FileChannel:
+    """Reads files one after the other; its offset has those that are done, and rows of the current one."""
+
+    def __init__(self, name: str, files: dict[str, Any], schema: pa.Schema) -> None:
+        self.name = name
+        self._schema = schema
+        self._files = files
+        self._done: list[str] = []
+        self._current: str | None = None
+        self._rows = 0
+        self._batches = self._read_all()
+
+    def read(self) -> pa.RecordBatch | None:
+        """Return the next rows of the current file, or the first ones of the next file."""
+        return next(self._batches, None)
+
+    def offset(self) -> Any:
+        """Return the names of the files that were read, and the number of rows of the one being read."""
+        return {"done": list(self._done), "file": self._current, "rows": self._rows}
+
+    def seek(self, offset: Any) -> None:
+        """Skip the files and rows before an offset."""
+        self._done, self._current, self._rows = list(offset["done"]), offset["file"], offset["rows"]
+        if self._current is not None and self._current not in self._files:
+            raise SourceError(
+                f"the file {self._current}",
+                f"it is gone, and only its first {self._rows} rows were read",
+                "Put it back, or start from an earlier savepoint.",
+            )
+        self._batches = self._read_all()
+
+    def _read_all(self) -> Iterator[pa.RecordBatch]:
+        done = set(self._done)
+        waiting = [path for path in self._files if path not in done and path != self._current]
+        if self._current is not None:
+            waiting.insert(0, self._current)
+        for path in waiting:
+            if path != self._current:
+                self._current, self._rows = path, 0
+            skipped = self._rows
+            scanned = self._files[path].to_batches(schema=self._schema, batch_size=BATCH_ROWS)
+            for batch in scanned:
+                rest = batch.slice(min(skipped, batch.num_rows))
+                skipped -= batch.num_rows - rest.num_rows
+                if rest.num_rows:
+                    self._rows += rest.num_rows
+                    yield rest
+            self._done.append(path)
+            self._current, self._rows = None, 0

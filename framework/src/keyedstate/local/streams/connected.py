@@ -1,0 +1,141 @@
+"""Two inputs of one operator: ``connect(keyed(a, "k"), keyed(b, "k2"), uid="joined").process(...)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from keyedstate.columns.connected import ConnectedColumns
+from keyedstate.columns.declared import output_schema
+from keyedstate.durations import Duration
+from keyedstate.errors import ConnectedFramesError, EventTimeError
+from keyedstate.joins import IntervalJoin, IntervalJoinFunction, joined_columns
+from keyedstate.local.run.plan import OperatorInputs, OperatorPlan
+from keyedstate.local.streams.keyed import KeyedStream
+from keyedstate.local.streams.result import ResultStream
+from keyedstate.runtime import KeyedCoProcessFunction
+
+
+def connect(
+    first: KeyedStream,
+    second: KeyedStream,
+    *,
+    uid: str | None = None,
+    config: Mapping[str, object] | None = None,
+) -> ConnectedStreams:
+    """Connect two keyed inputs, so that one function sees the rows of both with one state of each key.
+
+    Parameters
+    ----------
+    first, second : KeyedStream
+        ``keyed(rows, "key")`` without a uid, options or a broadcast input.  Both have an event time, or
+        neither; the operator's watermark is the minimum of both.  The names of the key columns may differ,
+        not their types.
+    uid, config
+        As in `keyed`.
+
+    Raises
+    ------
+    ConnectedFramesError
+        For other values than two keyed inputs that match.
+    EventTimeError
+        If only one of them has an event time.
+    """
+    for number, stream in (("first", first), ("second", second)):
+        if not isinstance(stream, KeyedStream):
+            raise ConnectedFramesError(
+                f"the {number} one is {type(stream).__name__} and no keyed rows; give keyed(rows, 'key')"
+            )
+        given = {"a uid": stream._read.uid, "options": stream._read.config}
+        for what, value in given.items():
+            if value is not None:
+                raise ConnectedFramesError(f"the {number} one has {what} of its own; give it to connect()")
+        if stream._read.broadcast is not None:
+            raise ConnectedFramesError(f"the {number} one has a broadcast input of its own; leave it out")
+    inputs = (*first._read.inputs, *second._read.inputs)
+    ConnectedColumns(*(each.columns for each in inputs))
+    with_event_time = [each.columns.event_time is not None for each in inputs]
+    if any(with_event_time) and not all(with_event_time):
+        which = "second" if with_event_time[0] else "first"
+        raise EventTimeError(
+            None,
+            f"the {which} of the connected inputs has none, and would hold back the watermark forever; give "
+            "each an event_time=, or neither",
+        )
+    return ConnectedStreams(OperatorInputs(inputs, uid, config))
+
+
+class ConnectedStreams:
+    """Two keyed inputs that are connected; made by `connect`."""
+
+    def __init__(self, read: OperatorInputs) -> None:
+        self._read = read
+
+    def process(self, function: KeyedCoProcessFunction, schema: object) -> ResultStream:
+        """Run a function of two inputs over the rows of each key.
+
+        Parameters
+        ----------
+        function : KeyedCoProcessFunction
+        schema : str, mapping, pyarrow.Schema or StructType
+            Columns of the rows that the function yields.
+
+        Raises
+        ------
+        InvalidFunctionError
+            For a function of one input; other errors as `KeyedStream.process`.
+        """
+        return ResultStream(OperatorPlan.of(self._read, function, schema))
+
+    def interval_join(
+        self,
+        lower: Duration,
+        upper: Duration,
+        *,
+        lower_exclusive: bool = False,
+        upper_exclusive: bool = False,
+        missing: str = "fail",
+    ) -> IntervalJoin[ResultStream]:
+        """Join rows by key and event time: ``interval_join("-1 hour", "2 hours").join()``.
+
+        An inner join of the rows of the first input, the left ones, with those rows of the second one whose
+        time is in ``[left time + lower, left time + upper]``.  As in SQL, null keys match nothing.
+
+        Parameters
+        ----------
+        lower, upper : str, timedelta or int
+            Relative to the time of the left row; either may be negative.
+        lower_exclusive, upper_exclusive : bool, optional
+            Whether a right row at exactly that bound is excluded.
+        missing : {"fail", "drop", "side output"}, optional
+            What happens to rows without an event time.
+
+        Returns
+        -------
+        IntervalJoin
+            A builder of side outputs; its last method returns a `ResultStream`.
+
+        Raises
+        ------
+        InvalidJoinError, InvalidDurationError
+        """
+        sides = [each.columns for each in self._read.inputs]
+
+        def finish(function: IntervalJoinFunction, declared: object) -> ResultStream:
+            if not function.joins_by_itself:
+                return self.process(function, output_schema(declared).schema)
+            fields = [
+                sides[each.of_right].schema.field(each.place).with_name(each.name)
+                for each in joined_columns(ConnectedColumns(*sides).inputs)
+            ]
+            return self.process(function, pa.schema(fields))
+
+        return IntervalJoin(
+            lower,
+            upper,
+            lower_exclusive=lower_exclusive,
+            upper_exclusive=upper_exclusive,
+            missing=missing,
+            finish=finish,
+        )

@@ -1,0 +1,213 @@
+"""The API: ``keyed(rows, "user", uid="views").process(function, schema)``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.aggregates import Aggregate, Aggregation
+from keyedstate.aggregates.declaration import all_aggregates
+from keyedstate.columns.declared import output_schema
+from keyedstate.columns.keyed import KeyedColumns
+from keyedstate.columns.spark_types import schema_as_spark_reads
+from keyedstate.errors import BroadcastFrameError, InvalidAggregateError, KeyColumnError, did_you_mean
+from keyedstate.local.run.plan import Input, OperatorInputs, OperatorPlan
+from keyedstate.local.sources.choice import source_of
+from keyedstate.local.streams.result import ResultStream
+from keyedstate.runtime import KeyedFunction
+from keyedstate.state import Ttl
+from keyedstate.time import EventTime
+from keyedstate.windows import WINDOW_END, WINDOW_START, WindowAssigner, Windowed, WindowOutput
+from keyedstate.windows.declaration.definition import WindowDefinition
+
+
+def keyed(
+    rows: object,
+    *keys: str | Sequence[str],
+    uid: str | None = None,
+    config: Mapping[str, object] | None = None,
+    event_time: EventTime | None = None,
+) -> KeyedStream:
+    """Key rows, so that a process function sees those of one key together with its state.
+
+    Parameters
+    ----------
+    rows : object
+        An Arrow table, batch or reader; a `pyarrow.dataset`; a frame of pandas, polars or another library
+        that exports Arrow streams; an iterable of dicts; a `Source`; or the `ResultStream` of another one.
+        Columns get the types that Spark would give them: unsigned numbers become wider, times microseconds.
+    keys : str or list of str
+        Names of columns, or of fields of structs as ``"place.city"``.  Null is a key.  Several make a tuple.
+    uid : str, optional
+        Name of the operator, under which its state is kept in the folder of the option ``checkpoint.dir``.
+        A run with it is like a streaming query that processes what is available: the watermark moves with the
+        rows, and a later run continues from the last checkpoint.  A run without it is like one over a batch
+        DataFrame: it begins without state, no row is late, and all timers fire at its end.
+    config : mapping, optional
+        Options by name without ``spark.keyedstate.``.  They override the environment.
+    event_time : EventTime, optional
+        Event time and watermark of the rows: ``EventTime("ts", delay="10 minutes")``.
+
+    Raises
+    ------
+    SourceError, KeyColumnError, EventTimeError
+    """
+    names: Any = keys[0] if len(keys) == 1 and isinstance(keys[0], (list, tuple)) else keys
+    if not names:
+        raise KeyColumnError(None, "no key column was given; name at least one: keyed(rows, 'user_id')")
+    source = rows if isinstance(rows, ResultStream) else source_of(rows)
+    columns = KeyedColumns(schema_as_spark_reads(source.schema), names, event_time)
+    return KeyedStream(OperatorInputs((Input(source, columns),), uid, config))
+
+
+class KeyedStream:
+    """Rows that have keys; made by `keyed`."""
+
+    def __init__(self, read: OperatorInputs) -> None:
+        self._read = read
+
+    def broadcast(self, rows: object) -> KeyedStream:
+        """Give every row of a second, small input to the function, before the first row of a key.
+
+        Parameters
+        ----------
+        rows : object
+            As `keyed` takes them, with an end.  Each run processes them once.
+
+        Returns
+        -------
+        KeyedStream
+            For a `keyedstate.runtime.KeyedBroadcastProcessFunction`.
+
+        Raises
+        ------
+        SourceError
+        BroadcastFrameError
+            For a second broadcast input.
+        """
+        if self._read.broadcast is not None:
+            raise BroadcastFrameError(
+                "it is the second one; union both, with a column that distinguishes them"
+            )
+        if isinstance(rows, ResultStream):
+            raise BroadcastFrameError("it is the result of an operator; run that one first, with to_table()")
+        return KeyedStream(replace(self._read, broadcast=source_of(rows)))
+
+    def process(self, function: KeyedFunction, schema: object) -> ResultStream:
+        """Run a process function over the rows of each key; nothing runs until the result is read.
+
+        Parameters
+        ----------
+        function : KeyedProcessFunction or VectorizedProcessFunction
+            The same as on Spark; it runs in this process.
+        schema : str, mapping, pyarrow.Schema or StructType
+            Columns of the rows that the function yields: ``"app_id string, views long"``.
+
+        Raises
+        ------
+        InvalidFunctionError, FunctionTransportError
+            For a function with other inputs than the rows, or one that could not be sent to tasks.
+        OutputSchemaError, EventTimeError
+        MissingEventTimeError
+            For a state that expires in event time, if the rows have none.
+        ConfigError, PluginError
+        GenericTypeForbiddenError
+            For a state whose values are pickled, if ``types.generic`` is ``forbid``.
+        InvalidParallelismError
+        CheckpointError
+            If the checkpoint folder cannot be used.
+        """
+        return ResultStream(OperatorPlan.of(self._read, function, schema))
+
+    def aggregate(
+        self,
+        aggregates: Mapping[str, Aggregate] = MappingProxyType({}),
+        /,
+        *,
+        ttl: Ttl | None = None,
+        **named: Aggregate,
+    ) -> ResultStream:
+        """Compute aggregates over all rows of each key, by columns.
+
+        Parameters
+        ----------
+        aggregates : mapping, optional
+            Aggregates by output column, for names that are no Python identifiers or are parameters here.
+        ttl : Ttl, optional
+            How long the aggregates of a key live after its last row; forever by default.
+        named : Aggregate
+            Aggregates by output column: ``sales=count(), amount=sum_("amount")``.
+
+        Returns
+        -------
+        ResultStream
+            The key columns, then the aggregates.  Each checkpoint emits one row for each key that had rows
+            since the one before, with the results over all of its rows so far; a run without a uid emits them
+            at its end.
+
+        Raises
+        ------
+        InvalidAggregateError
+            For no aggregate, and for a column or name that cannot be used; other errors as `process`.
+        """
+        columns = self._read.inputs[0].columns
+        chosen = all_aggregates(aggregates, named)
+        for name, aggregate in chosen.items():
+            for column in aggregate.columns:
+                if column not in columns.schema.names:
+                    hint = did_you_mean(column, columns.schema.names)
+                    known = ", ".join(columns.schema.names)
+                    raise InvalidAggregateError(
+                        name, f"the rows have no column {column!r}, but {known}.{hint}"
+                    )
+        types = dict(zip(columns.schema.names, columns.schema.types, strict=True))
+        function = Aggregation(columns.key_columns, types, chosen, ttl)
+        return self.process(function, function.output)
+
+    def window(self, assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowed[ResultStream]:
+        """Put the rows of each key into windows: ``window(Tumbling.of("1 h")).aggregate(n=count())``.
+
+        Parameters
+        ----------
+        assigner : WindowAssigner
+        missing : {"fail", "drop", "side output"}, optional
+            What happens to rows without an event time, if their windows need one.
+
+        Returns
+        -------
+        Windowed
+            A builder of triggers, evictors and side outputs; its last method returns a `ResultStream`.
+
+        Raises
+        ------
+        InvalidWindowError
+            Also for windows in event time over rows without one.
+        """
+        columns = self._read.inputs[0].columns
+        definition = WindowDefinition.of(assigner)
+        definition.check_event_time(known=columns.event_time is not None)
+
+        def finish(function: KeyedFunction, output: WindowOutput) -> ResultStream:
+            bound = function.for_rows(columns.schema, columns.key_columns, columns.time_column)
+            return self.process(bound, _window_columns(columns, output))
+
+        return Windowed(definition, missing, finish)
+
+
+def _window_columns(columns: KeyedColumns, output: WindowOutput) -> pa.Schema:
+    """Return the columns of the rows that a windowed function yields."""
+    fields = {field.name: field for field in columns.schema}
+    results = [field for name, field in fields.items() if name not in columns.key_columns]
+    if callable(output.schema):
+        results = list(output.schema(columns.schema, columns.key_columns))
+    elif output.schema is not None or not output.with_window:
+        results = list(output_schema(output.schema).schema)
+    if not output.with_window:
+        return pa.schema(results)
+    instant = pa.timestamp("us", "UTC")
+    bounds = [pa.field(name, instant) for name in (WINDOW_START, WINDOW_END)] if output.bounded else []
+    return pa.schema([*(fields[name] for name in columns.key_columns), *bounds, *results])

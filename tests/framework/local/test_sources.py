@@ -1,0 +1,217 @@
+"""Sources: what rows may be, their types, and the offsets from which they are read again."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.dataset as ds
+import pyarrow.json
+import pyarrow.parquet as pq
+import pytest
+from tests.framework.local.functions import COUNTS, Count, events, plain
+
+from keyedstate.aggregates import count
+from keyedstate.errors import SourceError
+from keyedstate.local import FileSource, RowSource, Source, keyed
+from keyedstate.murmur3 import key_groups
+from keyedstate.runtime import KeyedProcessFunction
+
+
+class Exporting:
+    """A frame of a library that exports Arrow streams."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        events("aba"),
+        events("aba").to_batches()[0],
+        pa.RecordBatchReader.from_batches(events("").schema, events("aba").to_batches()),
+        events("aba").to_pandas(),
+        Exporting(events("aba")),
+        events("aba").to_pylist(),
+        ds.dataset(events("aba")),
+        RowSource([("a",), ("b",), ("a",)], "user string"),
+    ],
+    ids=["table", "batch", "reader", "pandas", "arrow stream", "dicts", "dataset", "rows"],
+)
+def test_rows_may_come_in_any_of_the_usual_forms(rows: Any):
+    assert plain(keyed(rows, "user").process(Count(), COUNTS)) == [("a", 1), ("a", 2), ("b", 1)]
+
+
+def test_a_generator_gives_its_first_rows_before_its_end():
+    def generate():
+        for number in range(100_000):
+            yield {"user": f"u{number % 10}"}
+            taken.append(number)
+
+    taken: list[int] = []
+    rows = iter(keyed(generate(), "user").process(Count(), COUNTS))
+    assert next(rows).n == 1
+    assert len(taken) < 100_000
+
+
+@pytest.mark.parametrize("format", ["parquet", "csv", "json"])
+def test_files_of_a_folder_are_read_in_the_order_of_their_names(tmp_path: Path, format: str):
+    for number, users in enumerate(["ab", "ca", "b"]):
+        _write(tmp_path / f"{number}.{format}", events(users).select(["user", "v"]), format)
+
+    class Names(KeyedProcessFunction):
+        def process(self, row, ctx):
+            yield (row.user,)
+
+    dataset = ds.dataset(tmp_path, format=format)
+    found = [row.user for row in keyed(dataset, "user").process(Names(), "user string")]
+    assert sorted(found) == ["a", "a", "b", "b", "c"]
+    read = [batch["user"].to_pylist() for batch in _all(FileSource(dataset))]
+    assert [user for users in read for user in users] == list("abcab")
+
+
+def test_folders_that_are_columns_are_columns_of_the_rows(tmp_path: Path):
+    ds.write_dataset(
+        events("ab"), tmp_path, format="parquet", partitioning=["user"], partitioning_flavor="hive"
+    )
+    dataset = ds.dataset(tmp_path, partitioning="hive")
+    assert plain(keyed(dataset, "user").process(Count(), COUNTS)) == [("a", 1), ("b", 1)]
+
+
+def test_files_are_dealt_to_channels_by_their_paths(tmp_path: Path):
+    for number in range(8):
+        pq.write_table(events("ab"), tmp_path / f"{number}.parquet")
+    before = _names_by_channel(FileSource(ds.dataset(tmp_path), channels=2))
+    pq.write_table(events("ab"), tmp_path / "00.parquet")
+    after = _names_by_channel(FileSource(ds.dataset(tmp_path), channels=2))
+    assert all(len(names) > 0 for names in before)
+    assert all(old <= new for old, new in zip(before, after, strict=True))
+
+
+def test_a_file_source_continues_in_the_middle_of_a_file(tmp_path: Path):
+    pq.write_table(events("a" * 100_000), tmp_path / "0.parquet")
+    pq.write_table(events("b" * 10), tmp_path / "1.parquet")
+    (channel,) = FileSource(ds.dataset(tmp_path)).channels()
+    first = channel.read()
+    assert first is not None
+    (again,) = FileSource(ds.dataset(tmp_path)).channels()
+    again.seek(channel.offset())
+    rest = [batch for batch in iter(again.read, None) if batch is not None]
+    assert first.num_rows + sum(batch.num_rows for batch in rest) == 100_010
+    assert pc.sum(rest[0]["v"]).as_py() != pc.sum(first["v"]).as_py()
+
+
+def test_a_file_that_is_gone_after_its_first_rows_is_an_error(tmp_path: Path):
+    pq.write_table(events("a" * 100_000), tmp_path / "0.parquet")
+    pq.write_table(events("b"), tmp_path / "1.parquet")
+    (channel,) = FileSource(ds.dataset(tmp_path)).channels()
+    channel.read()
+    (tmp_path / "0.parquet").unlink()
+    (again,) = FileSource(ds.dataset(tmp_path)).channels()
+    with pytest.raises(SourceError, match=r"0\.parquet .*it is gone"):
+        again.seek(channel.offset())
+
+
+def test_columns_get_the_types_of_spark_so_that_keys_hash_alike():
+    rows = pa.table(
+        {
+            "user": pa.array(["a"], pa.dictionary(pa.int8(), pa.large_string())),
+            "small": pa.array([7], pa.uint8()),
+            "at": pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("ns", "Europe/Berlin")),
+        }
+    )
+
+    class Groups(KeyedProcessFunction):
+        side_outputs: ClassVar = {"rows": None}
+
+        def process(self, row, ctx):
+            ctx.output("rows", tuple(row))
+
+    found = keyed(rows, "user").process(Groups(), COUNTS).to_tables()["rows"]
+    assert [str(type_) for type_ in found.schema.types] == ["string", "int16", "timestamp[us, tz=UTC]"]
+    assert key_groups([pa.array(["a"])], 128).tolist() == key_groups([rows["user"]], 128).tolist()
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([], "no row that shows the columns"),
+        ([("a", 1)], "is no dict"),
+        ([{"user": "a"}, {"usr": "b"}], r"row 1 cannot be read .*user"),
+        ([{"user": "a"}] * 200 + [{"user": 5}], "row 200 cannot be read"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_with_their_number(rows: list[Any], said: str):
+    with pytest.raises(SourceError, match=said):
+        keyed(rows, "user").process(Count(), COUNTS).to_table()
+
+
+class Numbers:
+    """A source of two channels that can be read again."""
+
+    schema = pa.schema([("user", pa.string())])
+
+    def channels(self):
+        return [_NumbersChannel("even", 0), _NumbersChannel("odd", 1)]
+
+
+class _NumbersChannel:
+    def __init__(self, name: str, first: int) -> None:
+        self.name = name
+        self._next = first
+
+    def read(self):
+        if self._next >= 10:
+            return None
+        self._next += 2
+        return pa.record_batch({"user": [str(self._next)]}, schema=Numbers.schema)
+
+    def offset(self):
+        return self._next
+
+    def seek(self, offset):
+        self._next = offset
+
+
+def test_a_source_of_the_user_is_any_object_with_channels():
+    assert isinstance(Numbers(), Source)
+    found = keyed(Numbers(), "user").aggregate(n=count()).to_table()
+    assert found.num_rows == 10
+
+
+def test_a_frame_with_an_index_gives_its_columns_alone():
+    frame = pd.DataFrame({"user": ["a", "b"]}, index=[7, 9])
+    assert keyed(frame, "user").process(Count(), COUNTS).to_table().num_rows == 2
+
+
+def _write(path: Path, table: pa.Table, format: str) -> None:
+    if format == "parquet":
+        pq.write_table(table, path)
+    elif format == "csv":
+        pyarrow.csv.write_csv(table, path)
+    else:
+        path.write_text(
+            "\n".join(f'{{"user": "{row["user"]}", "v": {row["v"]}}}' for row in table.to_pylist())
+        )
+
+
+def _all(source: Any) -> list[pa.RecordBatch]:
+    return [batch for channel in source.channels() for batch in iter(channel.read, None)]
+
+
+def _names_by_channel(source: FileSource) -> list[set[str]]:
+    found = []
+    for channel in source.channels():
+        while channel.read() is not None:
+            pass
+        found.append(set(channel.offset()["done"]))
+    return found
