@@ -70,6 +70,7 @@ FLOORS = {
     "state": (".", "ttl", "kinds", "ttl_kinds", "registry", "operator"),
     "checkpoint": ("storage", "format", "protocol", "savepoint", "reading"),
     "spark": (".", "hosts", "task", "query", "plan", "dataframe", "savepoint", "datasource"),
+    "local": ("channels", "sources", "run", "sinks", "streams"),
     "runtime": (".", "functions", "runners"),
     "windows": ("declaration", "row", "columnar"),
 }

@@ -204,7 +204,7 @@ def test_two_connected_sources_continue_at_their_own_offsets(config: dict[str, o
 def test_a_killed_program_continues_and_its_parquet_files_have_each_row_once(
     tmp_path: Path, signal_number: signal.Signals
 ):
-    """LOC-01: the state and the output of a killed run are those of an uninterrupted one."""
+    """The output of a run that is killed three times is that of an uninterrupted one."""
     arguments = [sys.executable, "-m", "tests.framework.local.killed_program", str(tmp_path)]
     deaths = 0
     while True:

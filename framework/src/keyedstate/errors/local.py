@@ -8,16 +8,16 @@ from keyedstate.errors.base import KeyedStateError
 class SourceError(KeyedStateError):
     """Rows that cannot be read as a source."""
 
-    what: str
+    part: str
     reason: str
     way_out: str
-    message = "{what} cannot be read as a source: {reason}. {way_out}"
+    message = "{part} cannot be read as a source: {reason}. {way_out}"
 
 
 class LocalRunError(KeyedStateError):
     """A run that cannot begin, or cannot be what it is asked for."""
 
-    what: str
+    part: str
     reason: str
     way_out: str
-    message = "{what} cannot be run here: {reason}. {way_out}"
+    message = "{part} cannot be run here: {reason}. {way_out}"
