@@ -10,7 +10,7 @@ import pyarrow as pa
 from keyedstate.local.sources.source import SourceChannel
 
 #: Rows in a batch of a source that has them all at once; time moves forward between two batches.
-BATCH_ROWS = 65_536
+BATCH_ROWS = 131_072
 _ONLY = "0"
 
 
