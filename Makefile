@@ -15,7 +15,7 @@ COMPILED := .venv/.compiled
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
-.PHONY: help setup java demo test test-fast test-quick test-model test-protocol soak faults chaos bench bench-state bench-segment bench-types bench-checkpoint \
+.PHONY: help setup java demo demo-local test test-fast test-quick test-model test-protocol soak faults chaos bench bench-state bench-segment bench-types bench-checkpoint \
         bench-rocksdb bench-spillable bench-timers bench-keygroups bench-memory bench-window bench-join bench-transport bench-sort contract lint format \
         types docs site site-serve coverage tox matrix clean
 
@@ -48,6 +48,9 @@ java:
 
 demo: setup ## flights through keyed state on Spark, killed half way (BACKEND=heap-cow, nested-map, rocksdb or spillable)
 	$(WITH_JAVA) $(BIN)/keyedstate demo --backend $(BACKEND)
+
+demo-local: setup ## the same without Spark and Java, compared with a plain loop
+	$(BIN)/keyedstate demo --local --backend $(BACKEND)
 
 test: setup lint types docs test-fast ## all checks and all tests
 

@@ -29,6 +29,15 @@ def test_a_killed_job_ends_with_the_answer_of_a_batch_query(one_backend, tmp_pat
     assert f"newest checkpoint: {tmp_path}/demo-work/state/aircraft/chk-2" in done.stdout
 
 
+def test_a_killed_local_job_ends_with_the_answer_of_a_loop(one_backend, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    done = run_demo("--local", "--backend", one_backend, "--epochs", "8", "--rows", "80000", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kill -9 in epoch" in done.stdout
+    assert "0 differ; equal to a loop over the flights: yes" in done.stdout
+
+
 def test_the_demo_leaves_a_folder_alone_that_it_did_not_make(tmp_path):
     (tmp_path / "demo-work").mkdir()
     precious = tmp_path / "demo-work" / "thesis.txt"

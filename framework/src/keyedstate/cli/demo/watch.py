@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,10 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
 from keyedstate.cli.demo.flights import write_flights
+from keyedstate.cli.demo.plain_answer import compare
 from keyedstate.cli.output import table
 from keyedstate.errors import DemoJobError, KeyedStateError, TargetExistsError
 
-#: The uids of the job's operators.
-OPERATORS = ("aircraft", "origins")
 POLL_SECONDS = 0.02
 #: The demo does not touch a folder without this file.
 _MARK = ".keyedstate-demo"
@@ -31,12 +31,35 @@ _FOLDERS = ("flights", "output", "spark", "state", "warehouse")
 _LOG = re.compile(r"(?:job-[0-9]+|verify)\.log")
 
 
+@dataclass(frozen=True)
+class DemoJob:
+    """A job of the demo.
+
+    Attributes
+    ----------
+    module : str
+        Its program.
+    operators : tuple of str
+        The uids.
+    peer : str
+        What its answer is compared with.
+    """
+
+    module: str
+    operators: tuple[str, ...]
+    peer: str
+
+
+ON_SPARK = DemoJob("keyedstate.cli.demo.job", ("aircraft", "origins"), "Spark's batch answer")
+LOCAL = DemoJob("keyedstate.cli.demo.local_job", ("aircraft",), "a loop over the flights")
+
+
 class Watch:
     """Follows a job of so many epochs by the checkpoints that it publishes."""
 
-    def __init__(self, work: Path, epochs: int, console: Console) -> None:
+    def __init__(self, work: Path, job: DemoJob, epochs: int, console: Console) -> None:
         storage = CheckpointStorage.open(str(work / "state"))
-        self._folders = [OperatorFolder(storage, uid) for uid in OPERATORS]
+        self._folders = [OperatorFolder(storage, uid) for uid in job.operators]
         self._epochs = epochs
         self._console = console
         self._rows = 0
@@ -59,7 +82,7 @@ class Watch:
             log.open("wb") as output,
             Progress(*columns, facts, console=self._console, transient=True) as progress,
         ):
-            bar = progress.add_task("", total=self._epochs, completed=self.done, facts="starting Spark")
+            bar = progress.add_task("", total=self._epochs, completed=self.done, facts="starting")
             job = subprocess.Popen(
                 command, stdout=output, stderr=output, env=_environment(), start_new_session=True
             )
@@ -117,8 +140,8 @@ class Watch:
         )
 
 
-def run_demo(work: Path, backend: str, epochs: int, rows: int | None, console: Console) -> bool:
-    """Run the whole demo; return whether the stream's answer equals the batch answer.
+def run_demo(work: Path, job: DemoJob, backend: str, epochs: int, rows: int | None, console: Console) -> bool:
+    """Run the whole demo; return whether the answer of the killed job is right.
 
     The folder `work` may be missing, empty, or that of an earlier demo. The job is killed in the epoch in the
     middle of at least 2.
@@ -130,8 +153,8 @@ def run_demo(work: Path, backend: str, epochs: int, rows: int | None, console: C
     _prepare(work)
     flights = write_flights(work / "flights", epochs, rows)
     console.print(f"{flights:,} flights in {epochs} files, one an epoch; backend {backend}")
-    watch = Watch(work, epochs, console)
-    command = [sys.executable, "-m", "keyedstate.cli.demo.job", "--work", str(work), "--backend", backend]
+    watch = Watch(work, job, epochs, console)
+    command = [sys.executable, "-m", job.module, "--work", str(work), "--backend", backend]
     runs = 1
     kill_in_epoch = epochs // 2
     while not watch.run(command, work / f"job-{runs}.log", kill_in_epoch=kill_in_epoch):
@@ -145,9 +168,9 @@ def run_demo(work: Path, backend: str, epochs: int, rows: int | None, console: C
     console.print("kill -9", style="red", end="")
     console.print(f" in epoch {kill_in_epoch}, before its checkpoint was published; starting again")
     watch.run(command, work / f"job-{runs + 1}.log")
-    console.print("asking plain Spark for the batch answer")
-    verdict = _verdict(work)
-    _report(console, watch, verdict)
+    console.print(f"comparing with {job.peer}")
+    verdict = _verdict(work) if job is ON_SPARK else compare(work)
+    _report(console, watch, verdict, job.peer)
     return bool(verdict["different"] == 0)
 
 
@@ -182,7 +205,7 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYSPARK_PYTHON": sys.executable}
 
 
-def _report(console: Console, watch: Watch, verdict: dict[str, Any]) -> None:
+def _report(console: Console, watch: Watch, verdict: dict[str, Any], peer: str) -> None:
     rows = [
         (
             aircraft["key"],
@@ -201,6 +224,6 @@ def _report(console: Console, watch: Watch, verdict: dict[str, Any]) -> None:
     for example in verdict["examples"]:
         console.print(f"differs: {example}")
     console.print(f"{verdict['keys']:,} keys compared, {verdict['different']} differ; ", end="")
-    console.print("equal to Spark's batch answer: ", end="")
+    console.print(f"equal to {peer}: ", end="")
     equal = verdict["different"] == 0
     console.print("yes" if equal else "no", style="bold green" if equal else "bold red")
