@@ -94,9 +94,8 @@ class Aggregation(VectorizedProcessFunction):
         return pa.schema([*keys, *results])
 
     def open(self, ctx: Context) -> None:
-        #: The keys of the batches so far, and the results of those of the last one.
-        self._touched: list[GroupedRows] = []
-        self._latest: list[pa.Array] = []
+        #: The keys of the batches so far, and their results.
+        self._touched: list[tuple[GroupedRows, list[pa.Array]]] = []
 
     @property
     def column_table(self) -> ColumnTable[Any] | None:
@@ -108,13 +107,13 @@ class Aggregation(VectorizedProcessFunction):
         if table is None:
             rows = batch.groups
             parts = self.merge(rows.keys, rows.key_groups, self.reduce(batch.rows, rows))
-            self._latest = self.results(parts)
+            results = self.results(parts)
         else:
             columns = [batch.column(name) for name in self.key_columns]
             entries = table.locate(self.keys_for(columns), batch.key_groups, [self.accumulators.namespace])
             rows = GroupedRows(columns, batch.key_groups, (entries.codes, entries.first_rows))
-            self._latest = self.results_of(self.merge_columns(entries, rows, batch.rows))
-        self._touched.append(rows)
+            results = self.results_of(self.merge_columns(entries, rows, batch.rows))
+        self._touched.append((rows, results))
 
     def keys_for(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
         """Return key columns in the types of a table of columns."""
@@ -146,24 +145,24 @@ class Aggregation(VectorizedProcessFunction):
         return now
 
     def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
-        touched, latest = self._touched, self._latest
-        self._touched, self._latest = [], []
-        if len(touched) == 1:
-            yield from self._batches(touched[0], latest)
-        elif touched:
-            columns = zip(*(rows.key_columns for rows in touched), strict=True)
-            distinct = GroupedRows(
-                list(map(pa.concat_arrays, columns)), np.concatenate([rows.key_groups for rows in touched])
-            )
-            table = self.column_table
-            if table is None:
-                found = self.accumulators.get_many(distinct.keys, distinct.key_groups)
-                results = self.results(self.parts_of(found))
-            else:
-                keys = self.keys_for(distinct.key_columns)
-                entries = table.locate(keys, distinct.key_groups, [self.accumulators.namespace])
-                results = self.results_of(entries.read())
-            yield from self._batches(distinct, results)
+        touched, self._touched = self._touched, []
+        if _are_apart([rows for rows, _ in touched]):
+            for rows, results in touched:
+                yield from self._batches(rows, results)
+            return
+        columns = zip(*(rows.key_columns for rows, _ in touched), strict=True)
+        distinct = GroupedRows(
+            list(map(pa.concat_arrays, columns)), np.concatenate([rows.key_groups for rows, _ in touched])
+        )
+        table = self.column_table
+        if table is None:
+            found = self.accumulators.get_many(distinct.keys, distinct.key_groups)
+            results = self.results(self.parts_of(found))
+        else:
+            keys = self.keys_for(distinct.key_columns)
+            entries = table.locate(keys, distinct.key_groups, [self.accumulators.namespace])
+            results = self.results_of(entries.read())
+        yield from self._batches(distinct, results)
 
     def reduce(self, batch: pa.RecordBatch, rows: GroupedRows) -> list[Part]:
         """Return the parts of the accumulators of each distinct key of a batch."""
@@ -225,6 +224,15 @@ class Aggregation(VectorizedProcessFunction):
     def results(self, parts: list[Part]) -> list[pa.Array]:
         """Return the columns of the results of accumulators."""
         return [bound.results(parts[self._places[bound.name]]) for bound in self.aggregates.values()]
+
+
+def _are_apart(touched: Sequence[GroupedRows]) -> bool:
+    """Return whether no two batches have rows of the same key group, and so none of the same key."""
+    if len(touched) < 2:
+        return True
+    last = max(int(rows.key_groups.max()) for rows in touched)
+    batches = sum(np.bincount(rows.key_groups, minlength=last + 1) > 0 for rows in touched)
+    return bool(np.max(batches) == 1)
 
 
 def _bound(name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> BoundAggregate:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.inside import accessor_of
 
 from keyedstate import types
+from keyedstate.aggregates import Aggregation, collect, count, sum_
 from keyedstate.errors import NoCurrentKeyError, OutputBatchError, StateValueError, UserFunctionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
@@ -22,6 +23,7 @@ from keyedstate.runtime import KeyedProcessFunction, VectorizedProcessFunction
 from keyedstate.runtime.grouping import GroupedRows, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
+from keyedstate.runtime.runners import batches as batch_operator
 from keyedstate.runtime.runners import rows as operator_module
 from keyedstate.state import ListState, MapState, ReducingState, Ttl, TtlClock, ValueState
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
@@ -196,6 +198,42 @@ def test_rows_grouped_by_key_leave_the_same_state(backend, epochs, limit):
     finally:
         grouped.backend.close()
         in_order.backend.close()
+
+
+@pytest.mark.parametrize("by_columns", [True, False])
+def test_a_large_batch_is_processed_by_key_groups_while_entries_are_on_disk(monkeypatch, by_columns):
+    """The state and the results are the same; an aggregate has one result per key still."""
+    monkeypatch.setattr(batch_operator, "PART_ROWS", 10)
+    spilling, whole = Job("spillable"), Job("heap-cow")
+    parts = []
+
+    class Counting(Aggregation):
+        def process_batch(self, batch, ctx):
+            parts.append(np.unique(batch.key_groups).tolist())
+            return super().process_batch(batch, ctx)
+
+    def totals(of):
+        total = sum_("v") if by_columns else collect("v")
+        return of(("key",), {"key": pa.string(), "v": pa.int64()}, {"n": count(), "total": total})
+
+    rows = [(f"key {number % 40}", number) for number in range(200)]
+    function = ByBatch()
+    try:
+        for _ in range(2):
+            function_rows = spilling.run(function, rows[:100], rows[100:])
+            assert sorted(function_rows) == sorted(whole.run(function, rows[:100], rows[100:]))
+            schema = totals(Aggregation).output
+            found = spilling.run(totals(Counting), rows[:100], rows[100:], output=schema)
+            expected = whole.run(totals(Aggregation), rows[:100], rows[100:], output=schema)
+            assert sorted(found) == sorted(expected)
+            for table in spilling.backend._tables.values():
+                table.spill_coldest(1000)
+        assert spilling.contents() == whole.contents()
+    finally:
+        spilling.backend.close()
+        whole.backend.close()
+    assert len(parts[0]) == GROUPS
+    assert len(parts) > 4 and sorted(itertools.chain.from_iterable(parts[1:])) == list(range(GROUPS))
 
 
 def test_rows_of_a_key_are_consecutive(job):

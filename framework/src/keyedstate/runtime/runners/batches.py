@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.errors import OutputError
@@ -14,6 +15,9 @@ from keyedstate.runtime.functions.vectorized import KeyedBatch, VectorizedProces
 from keyedstate.runtime.runners.keyed_operator import KeyedOperator
 from keyedstate.runtime.timers import TimeDomain, TimerBatch
 from keyedstate.time import DueTimers, Timer, TimerTarget
+
+#: The least rows of a part of a batch.
+PART_ROWS = 16_384
 
 
 class BatchOperator(KeyedOperator):
@@ -31,9 +35,31 @@ class BatchOperator(KeyedOperator):
         self._begin_step()
         names = [name for name in batch.schema.names if name != self._key_group_column]
         key_groups = batch.column(self._key_group_column).to_numpy()
-        keyed = KeyedBatch(batch.select(names), self._key_columns, key_groups)
-        yield from self._given("process_batch", partial(self._function.process_batch, keyed, self._context))
+        for rows, groups in self._parts(batch.select(names), key_groups):
+            keyed = KeyedBatch(rows, self._key_columns, groups)
+            yield from self._given(
+                "process_batch", partial(self._function.process_batch, keyed, self._context)
+            )
         self.rows_in += batch.num_rows
+
+    def _parts(
+        self, rows: pa.RecordBatch, key_groups: npt.NDArray[np.int32]
+    ) -> Iterator[tuple[pa.RecordBatch, npt.NDArray[np.int32]]]:
+        """Yield a large batch in parts of some key groups each, where entries of states are on disk.
+
+        What comes back for one part may leave before the next one: memory has no room for all at once.
+        """
+        if rows.num_rows < 2 * PART_ROWS or not self._backend.has_spilled:
+            yield rows, key_groups
+            return
+        order = np.argsort(key_groups.astype(np.uint16), kind="stable")  # so narrow, it is sorted by digits
+        ordered = key_groups[order]
+        start = 0
+        while start < len(order):
+            last = min(start + PART_ROWS, len(order)) - 1
+            end = int(np.searchsorted(ordered, ordered[last], side="right"))
+            yield rows.take(pa.array(order[start:end])), ordered[start:end]
+            start = end
 
     def _end(self) -> Iterator[pa.RecordBatch]:
         self._begin_step()

@@ -19,6 +19,7 @@ from keyedstate.backend import (
     EntryChange,
     NativeSnapshot,
     NativeSnapshotStrategy,
+    SpillableTable,
     StateHandle,
     StateMeta,
     TableChanges,
@@ -436,6 +437,16 @@ class KeyedStateBackend:
         """Remove what expiry indexes and the backend know to be expired, and call `balance_memory`."""
         self._expiring.drop_expired(self._written_tables())
         self.balance_memory()
+
+    @property
+    def has_spilled(self) -> bool:
+        """Whether entries are only on disk, because memory has no room for all."""
+        return self._spill_manager is not None and any(
+            group.on_disk
+            for table in self._tables.values()
+            if isinstance(table, SpillableTable)
+            for group in table.spillable_groups()
+        )
 
     def balance_memory(self) -> None:
         """Let the backend move entries between memory and disk.
