@@ -102,6 +102,44 @@ def test_an_emergency_is_decided_at_once_whatever_the_intervals():
     assert world.cancelled == 1
 
 
+def test_an_emergency_within_the_budget_moves_in_slices():
+    world = World(ms_per_call=10)
+    table = world.table("counts", {0: 2048}, entry_bytes=MIB // 4)
+    with world.running(AdaptivePolicy(options())) as step:
+        step(100)
+        table.add(0, 1500)  # 0.96 of the budget, with what else there is
+        before = world.clock.now
+        manager = step(100)
+        assert 0 < world.clock.now - before - 100 <= 40
+        slices = 0
+        while sum(table.disk.values()) * MIB // 4 < 80 * MIB:
+            before = world.clock.now
+            manager.balance(world.tables, world.cancel)
+            slices += 1
+            assert 0 < world.clock.now - before <= 40
+        assert slices > 1
+    assert manager.metrics()["decisions.spill.emergency"] == 1
+
+
+def test_what_is_far_above_the_budget_moves_at_once():
+    world = World(ms_per_call=10)
+    table = world.table("counts", {0: 2048}, entry_bytes=MIB // 4)
+    with world.running(AdaptivePolicy(options())) as step:
+        step(100)
+        table.add(0, 2000)  # 1.09 of the budget, with what else there is
+        step(100)
+    assert 950 < table.memory[0] // 4 <= 976
+
+
+def test_what_is_near_the_limit_of_the_container_moves_at_once():
+    world = World(ms_per_call=10)
+    table = world.table("counts", {0: 2048}, entry_bytes=MIB // 4)
+    world.machine.limits = (1000 * MIB, 950 * MIB)
+    with world.running(AdaptivePolicy(options())) as step:
+        step(100)
+    assert table.disk[0] // 4 >= 97
+
+
 def test_a_policy_of_the_design_waits_in_an_emergency_too():
     world = World()
     table = world.table("counts", {0: 0}, entry_bytes=MIB // 4)

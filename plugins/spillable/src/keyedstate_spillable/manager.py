@@ -40,6 +40,8 @@ _STEP_BYTES = 1 << 20
 _UNMEASURED_BYTES = 256.0
 #: Milliseconds after which an access counts half in a rate.
 _HALF_LIFE_MS = 30_000
+#: How long a chunk of rows waits for an urgent move while the process keeps its budget.
+_URGENT_SLICE_MS = 25
 #: How long nothing is spilled after the disk has refused entries.
 _REFUSED_MS = 10_000
 #: Part of the budget below which an instance's entries are not what exhausts it.
@@ -113,8 +115,9 @@ class TieredSpillManager(SpillManager):
         #: By table and key group: the requests and the time of the last look, and their rate then.
         self._rates: dict[tuple[str, int], tuple[int, int, float]] = {}
         self._action = Action.NONE
-        #: What is left of the last decision.
+        #: What is left of the last decision, and how long a chunk of rows waits for it.
         self._moves: deque[Move] = deque()
+        self._slice_ms: int | None = None
         #: The bytes of an entry of each table, as they were when it had one in memory.
         self._entry_bytes: dict[str, float] = {}
         self._counts: Counter[str] = Counter()
@@ -135,9 +138,11 @@ class TieredSpillManager(SpillManager):
         if sample.number != self._seen:
             self._seen = sample.number
             self._adopt(tables)
-            self._check_resource(sample, cancel_snapshots)
+            overrun = self._check_resource(sample, cancel_snapshots)
+        else:
+            overrun = 0.0
         if self._moves:
-            self._move(self._policy.slice_ms)
+            self._move(overrun)
 
     def metrics(self) -> Mapping[str, int]:
         """Return what moved, why, and what was accessed since the last call; the size of each state."""
@@ -172,8 +177,11 @@ class TieredSpillManager(SpillManager):
         self._tables = {name: table for name, table in tables.items() if isinstance(table, CountingTable)}
         self._mutable = {name: not tables[name].meta.value_serializer.immutable for name in self._tables}
 
-    def _check_resource(self, sample: MemorySample, cancel_snapshots: Callable[[], int]) -> None:
-        """Decide by a sample where the intervals have passed, or at once in an emergency."""
+    def _check_resource(self, sample: MemorySample, cancel_snapshots: Callable[[], int]) -> float:
+        """Decide by a sample where the intervals have passed, or at once in an emergency.
+
+        Returns the bytes that must move before the next rows.
+        """
         maps = self._survey()
         self._own_bytes = sum(one.memory_bytes for one in maps)
         own, on_disk = int(self._own_bytes), sum(one.on_disk for one in maps)
@@ -184,13 +192,13 @@ class TieredSpillManager(SpillManager):
             signals = Signals(returned, self._memory.budget, used, own, entries, on_disk)
         emergency = signals.excess > 0 and self._policy.sees_emergencies
         if not emergency and (self._moves or not self._is_due()):
-            return
+            return 0.0
         self._checked_ms = self._clock()
         if emergency:
             self._warn_of_others(signals)
         decision, moves = self._decide(signals, maps, emergency=emergency)
         if not moves or (decision.action is Action.SPILL and self._is_refused()):
-            return
+            return 0.0
         if decision.action is Action.SPILL and decision.cancel_snapshots and self._cancels:
             cancelled = cancel_snapshots()
             if cancelled:
@@ -208,8 +216,8 @@ class TieredSpillManager(SpillManager):
         )
         self._action = decision.action
         self._moves = deque(moves)
-        if decision.urgent:
-            self._move(None)
+        self._slice_ms = _URGENT_SLICE_MS if decision.urgent else self._policy.slice_ms
+        return signals.overrun if decision.urgent else 0.0
 
     def _is_refused(self) -> bool:
         return self._refused_until_ms is not None and self._clock() < self._refused_until_ms
@@ -280,12 +288,13 @@ class TieredSpillManager(SpillManager):
 
     # -- moving ---------------------------------------------------------------------------------------------
 
-    def _move(self, slice_ms: int | None) -> None:
-        """Move entries for so many milliseconds, or all that was decided."""
-        began = self._clock()
+    def _move(self, least_bytes: float) -> None:
+        """Move entries for a slice of time, but at least so many bytes."""
+        began, enough_bytes = self._clock(), self._own_bytes - least_bytes
         try:
             for _ in self._steps():
-                if slice_ms is not None and self._clock() - began >= slice_ms:
+                late = self._slice_ms is not None and self._clock() - began >= self._slice_ms
+                if late and self._own_bytes <= enough_bytes:
                     break
         except (KeyedStateError, OSError) as error:
             if self._action is Action.LOAD:

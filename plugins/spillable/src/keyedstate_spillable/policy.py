@@ -22,6 +22,9 @@ from keyedstate_spillable.options import POLICY, WEIGHT_REQUESTS, WEIGHT_SIZE
 POLICY_GROUP = "keyedstate_spillable.policies"
 #: Fraction of a limit above which memory is about to be exhausted: the rest is used before the next sample.
 EMERGENCY_MARK = 0.95
+#: Fraction of the budget up to which an emergency moves entries in slices, so that no row waits long.  The
+#: limit of a container leaves no such room: the system ends a process that exceeds it.
+OVERRUN_MARK = 1.05
 
 
 class Action(enum.Enum):
@@ -136,10 +139,18 @@ class Signals:
     @property
     def excess(self) -> float:
         """The bytes above the budget or the container's limit, less a reserve; 0 where both are kept."""
-        sample, excess = self.sample, self.used - EMERGENCY_MARK * self.budget
+        return self._above(EMERGENCY_MARK)
+
+    @property
+    def overrun(self) -> float:
+        """The bytes that must move before the next rows: far above the budget, near the container's limit."""
+        return self._above(OVERRUN_MARK)
+
+    def _above(self, mark: float) -> float:
+        sample, above = self.sample, self.used - mark * self.budget
         if sample.container_bytes is not None and sample.container_limit is not None:
-            excess = max(excess, sample.container_bytes - EMERGENCY_MARK * sample.container_limit)
-        return max(excess, 0.0)
+            above = max(above, sample.container_bytes - EMERGENCY_MARK * sample.container_limit)
+        return max(above, 0.0)
 
     @property
     def share(self) -> float:
@@ -159,7 +170,8 @@ class Decision:
     reason : str
         Why, in a word or two for metrics, such as ``high-mark``.
     urgent : bool
-        Whether rows wait until everything is moved.
+        Whether chunks of rows wait longer for it: each up to 25 ms, and as long as what is used exceeds the
+        budget by 5 % or is near the container's limit.
     cancel_snapshots : bool
         Whether full snapshots in the background are cancelled first, where the option allows it.
     """
