@@ -70,7 +70,7 @@ FLOORS = {
     "state": (".", "ttl", "kinds", "ttl_kinds", "registry", "operator"),
     "checkpoint": ("storage", "format", "protocol", "savepoint", "reading"),
     "spark": (".", "hosts", "task", "query", "plan", "dataframe", "savepoint", "datasource"),
-    "local": ("channels", "sources", "run", "sinks", "streams"),
+    "local": ("channels", "sources", "run", "parallel", "sinks", "streams"),
     "runtime": (".", "functions", "runners"),
     "windows": ("declaration", "row", "columnar"),
 }

@@ -140,6 +140,16 @@ CHECKPOINT_INTERVAL = duration(
     "How long a run without Spark processes rows between two checkpoints; 0 checkpoints after each batch of "
     "rows. On Spark each micro-batch has a checkpoint.",
 )
+#: Values of `CHECKPOINT_MODE`.
+EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+CHECKPOINT_MODE = choice(
+    "checkpoint.mode",
+    EXACTLY_ONCE,
+    (EXACTLY_ONCE, AT_LEAST_ONCE),
+    "What a run without Spark guarantees after a failure, where it has several tasks. `exactly-once`: a task "
+    "aligns the barriers of its channels, so that each row counts once in the state. `at-least-once`: a task "
+    "processes rows behind a barrier while it waits for others; after a failure these rows count twice.",
+)
 CHECKPOINT_PERMISSIONS = choice(
     "checkpoint.permissions",
     "owner",

@@ -21,3 +21,14 @@ class LocalRunError(KeyedStateError):
     reason: str
     way_out: str
     message = "{part} cannot be run here: {reason}. {way_out}"
+
+
+class SubtaskFailedError(KeyedStateError):
+    """A subtask of a run whose process was killed, or whose error cannot be pickled."""
+
+    subtask: int
+    reason: str
+    message = (
+        "subtask {subtask} failed: {reason}. Run the program again: with a uid it continues from its last "
+        "checkpoint."
+    )

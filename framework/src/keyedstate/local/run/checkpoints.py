@@ -16,7 +16,7 @@ from keyedstate.checkpoint import (
 )
 from keyedstate.checkpoint.storage.process_plugins import registry_of
 from keyedstate.errors import DuplicateUidError, StateFolderOwnedError
-from keyedstate.local.run.operator import RunIdentity
+from keyedstate.local.run.operator_task import RunIdentity
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.options import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT, Configuration
 

@@ -7,20 +7,19 @@ nothing is on its way, so that a checkpoint there is one of all operators and so
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
-from types import FrameType
-from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from keyedstate.errors import LocalRunError
 from keyedstate.local.run.checkpoints import Checkpoints
-from keyedstate.local.run.operator import UPSTREAM, RunIdentity, RunningOperator
+from keyedstate.local.run.elements import Committed, Element, Prepare, Restored
+from keyedstate.local.run.input_channels import UPSTREAM
+from keyedstate.local.run.operator import RunningOperator
+from keyedstate.local.run.operator_task import RunIdentity
 from keyedstate.local.run.plan import OperatorPlan
+from keyedstate.local.run.stop_request import StopRequest
 from keyedstate.local.sources.source import Source, SourceChannel
 from keyedstate.options import CHECKPOINT_INTERVAL
 from keyedstate.runtime.timers import AtEnd
@@ -28,36 +27,6 @@ from keyedstate.state.clock import system_clock
 
 #: Seconds to wait where no channel has rows.
 _PAUSE = 0.005
-
-
-@dataclass(frozen=True)
-class Restored:
-    """A run has begun: from the checkpoint of an epoch and of the run that wrote it, or without one.
-
-    Where it is not the first element, the run has returned to that checkpoint: the rows since come again.
-    """
-
-    epoch: int | None
-    run_id: str | None
-
-
-@dataclass(frozen=True)
-class Prepare:
-    """The rows so far are those of an epoch and those before it: a sink makes them durable now."""
-
-    epoch: int
-    run_id: str
-
-
-@dataclass(frozen=True)
-class Committed:
-    """The checkpoint of an epoch is published: the rows before it are not repeated any more."""
-
-    epoch: int
-
-
-#: What a run gives its sink, in order.
-Element: TypeAlias = "pa.RecordBatch | Restored | Prepare | Committed"
 
 
 class Job:
@@ -90,8 +59,15 @@ class Job:
                 "only some of them have a uid, and only all together have a checkpoint",
                 "Give each operator a uid, or none.",
             )
+        several = [plan for plan in self._plans if plan.partitions.parallelism > 1]
+        if several:
+            raise LocalRunError(
+                f"the option 'parallelism' with {several[0].partitions.parallelism}",
+                "another operator reads the result",
+                "Leave it out: a chain of operators runs in one process.",
+            )
         self._keeps_state = bool(kept)
-        self._stop_requested = False
+        self._stop = StopRequest()
 
     def elements(self) -> Iterator[Element]:
         """Run, and yield the rows of the last operator and what happens to them.
@@ -106,23 +82,19 @@ class Job:
             After the last checkpoint.
         """
         with contextlib.ExitStack() as stack:
-            operators = {plan: RunningOperator(plan, system_clock) for plan in self._plans}
-            for operator in operators.values():
-                stack.callback(operator.close)
             checkpoints = None
             identity, epoch = RunIdentity("", ""), 0
             if self._keeps_state:
                 checkpoints = Checkpoints(self._plans)
                 stack.callback(checkpoints.drain)
                 identity, epoch = checkpoints.identity, checkpoints.epoch
-                stack.enter_context(self._stopping_at_a_checkpoint())
+                stack.enter_context(self._stop)
+            operators = {}
+            for plan in self._plans:
+                operators[plan] = RunningOperator(plan, identity, epoch, system_clock)
+                stack.callback(operators[plan].close)
             running = _Running(operators, self._receivers)
-            restored = [operator.open(identity, epoch) for operator in operators.values()][-1]
-            if restored is None or restored.query_id != identity.query_id:
-                # A savepoint is another query's: no sink of this one has its rows.
-                yield Restored(None, None)
-            else:
-                yield Restored(restored.epoch, restored.run_id)
+            yield Restored.of(operators[self._plans[-1]].restored, identity)
             for operator in operators.values():
                 yield from running.passed_on(operator, operator.process_broadcast())
             if checkpoints is None:
@@ -131,7 +103,7 @@ class Job:
                 yield from running.end(AtEnd.INPUT)
             else:
                 yield from self._epochs(running, checkpoints)
-        if self._stop_requested:
+        if self._stop.requested:
             raise KeyboardInterrupt
 
     def _epochs(self, running: _Running, checkpoints: Checkpoints) -> Iterator[Element]:
@@ -140,14 +112,14 @@ class Job:
         began = time.monotonic()
         for batches in running.steps():
             yield from batches
-            if self._stop_requested:
+            if self._stop.requested:
                 break
             if time.monotonic() - began >= interval and any(operator.channels for operator in operators):
                 yield from self._checkpoint(running, checkpoints, AtEnd.EPOCH)
                 for operator in operators:
-                    operator.begin_epoch(checkpoints.identity, checkpoints.epoch)
+                    operator.begin_epoch(checkpoints.epoch)
                 began = time.monotonic()
-        at_end = AtEnd.DRAINED if self._drain and not self._stop_requested else AtEnd.EPOCH
+        at_end = AtEnd.DRAINED if self._drain and not self._stop.requested else AtEnd.EPOCH
         yield from self._checkpoint(running, checkpoints, at_end)
 
     def _checkpoint(self, running: _Running, checkpoints: Checkpoints, at_end: AtEnd) -> Iterator[Element]:
@@ -170,23 +142,6 @@ class Job:
             self._receivers[input_.rows.plan] = plan, number
             self._add(input_.rows.plan)
         self._plans.append(plan)
-
-    @contextlib.contextmanager
-    def _stopping_at_a_checkpoint(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            # Only the main thread is interrupted.
-            yield
-            return
-
-        def stop(number: int, frame: FrameType | None) -> Any:
-            signal.signal(signal.SIGINT, before)
-            self._stop_requested = True
-
-        before = signal.signal(signal.SIGINT, stop)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
 
 
 class _Running:

@@ -19,7 +19,7 @@ from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import pack_function
 from keyedstate.epoch.operator_checks import check_sides, check_states
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
-from keyedstate.errors import EventTimeError, LocalRunError, OutputSchemaError
+from keyedstate.errors import EventTimeError, OutputSchemaError
 from keyedstate.keygroups import check_parallelism, default_max_parallelism
 from keyedstate.local.sources.source import Source
 from keyedstate.options import (
@@ -184,12 +184,6 @@ def _parallelism(config: Configuration, folder: OperatorFolder | None) -> tuple[
     stored = None if owner is None else owner.max_parallelism
     max_parallelism = config.get(MAX_PARALLELISM) or stored or default_max_parallelism(parallelism)
     check_parallelism(parallelism, max_parallelism)
-    if parallelism > 1:
-        raise LocalRunError(
-            f"the option 'parallelism' with {parallelism}",
-            "an operator has one task",
-            "Leave it out: state of any parallelism can be restored.",
-        )
     return parallelism, max_parallelism
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keyedstate.errors import TargetExistsError
-from keyedstate.local.run.job import Committed, Element, Prepare, Restored
+from keyedstate.local.run.elements import Committed, Element, Prepare, Restored
 
 #: Readers of Parquet folders ignore names with a dot before them.
 _PENDING = re.compile(r"\.epoch-([0-9]+)\.([A-Za-z0-9_-]+)\.parquet\.pending")

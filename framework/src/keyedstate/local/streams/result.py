@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.local.run.job import Committed, Element, Job, Prepare, Restored
+from keyedstate.local.run.elements import Committed, Element, Prepare, Restored
+from keyedstate.local.run.job import Job
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.local.streams.explain import explained
 from keyedstate.runtime.rows import iterate_rows
@@ -150,4 +151,9 @@ class ResultStream:
         return found
 
     def _elements(self) -> Iterator[Element]:
-        return Job(self._plan, drain=self._drains).elements()
+        if self._plan.partitions.parallelism == 1:
+            return Job(self._plan, drain=self._drains).elements()
+        # Only runs with several processes pay for the import.
+        from keyedstate.local.parallel.job import ParallelJob
+
+        return ParallelJob(self._plan, drain=self._drains).elements()

@@ -1,0 +1,1 @@
+"""Runs with several subtasks: processes that own key groups, and channels with barriers between them."""

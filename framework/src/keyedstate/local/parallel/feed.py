@@ -1,0 +1,60 @@
+"""A feed: a channel of a source in the process of the run, from which each subtask has a channel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from keyedstate.keygroups import KEY_GROUP_COLUMN
+from keyedstate.local.channels import Barrier, Watermark
+from keyedstate.local.parallel.connection import Connection
+from keyedstate.local.sources.source import SourceChannel
+
+
+class Feed:
+    """Sends the rows of a source's channel to the subtasks that own their key groups.
+
+    Parameters
+    ----------
+    number : int
+        Of the operator's input.
+    channel : SourceChannel
+    connections : sequence of Connection
+        One to each subtask.
+    max_parallelism : int
+
+    Attributes
+    ----------
+    ended : bool
+        Whether the channel has no more rows; barriers still follow.
+    """
+
+    def __init__(
+        self, number: int, channel: SourceChannel, connections: Sequence[Connection], max_parallelism: int
+    ) -> None:
+        self.number = number
+        self.channel = channel
+        self.connections = connections
+        self.ended = False
+        self._max_parallelism = max_parallelism
+
+    @property
+    def waits(self) -> bool:
+        """Whether a subtask has no room for more rows."""
+        return any(connection.unsent for connection in self.connections)
+
+    def send_rows(self, rows: pa.RecordBatch) -> None:
+        """Send rows, which have key groups, to the subtasks that own these; their order stays."""
+        groups = rows.column(KEY_GROUP_COLUMN).to_numpy().astype(np.int64)
+        owners = groups * len(self.connections) // self._max_parallelism
+        for number, connection in enumerate(self.connections):
+            of_subtask = np.flatnonzero(owners == number)
+            if len(of_subtask):
+                connection.put(rows.take(pa.array(of_subtask)))
+
+    def send(self, element: Watermark | Barrier) -> None:
+        """Send an element to all subtasks."""
+        for connection in self.connections:
+            connection.put(element)

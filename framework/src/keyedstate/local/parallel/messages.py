@@ -1,0 +1,107 @@
+"""What the process of a run and its subtasks send each other, in addition to rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata
+from keyedstate.epoch.partition_plan import PartitionPlan
+from keyedstate.local.run.operator_task import RunIdentity
+from keyedstate.runtime.timers import AtEnd
+
+
+@dataclass(frozen=True)
+class Begin:
+    """To a subtask: open the state, and answer with `Opened`.
+
+    Attributes
+    ----------
+    plan : PartitionPlan
+    number : int
+        The partition that the subtask owns.
+    identity : RunIdentity
+    operator_id : str
+    epoch : int
+        The first epoch of the run.
+    aligns : bool
+        Whether barriers are aligned (exactly-once), rather than tracked (at-least-once).
+    """
+
+    plan: PartitionPlan
+    number: int
+    identity: RunIdentity
+    operator_id: str
+    epoch: int
+    aligns: bool
+
+
+@dataclass(frozen=True)
+class Opened:
+    """From a subtask: the state is restored, from this checkpoint."""
+
+    restored: CheckpointMetadata | None
+    watermark: int | None
+
+
+@dataclass(frozen=True)
+class BroadcastEnd:
+    """To a subtask: all rows of the broadcast side were sent."""
+
+
+@dataclass(frozen=True)
+class EndEpoch:
+    """To a subtask: the barrier of this checkpoint comes.
+
+    Attributes
+    ----------
+    epoch : int
+    at_end : AtEnd
+        Which timers fire at its end.
+    is_last : bool
+        Whether the channels end behind the barrier.
+    positions : mapping
+        As `AttemptManifest.positions`.
+    """
+
+    epoch: int
+    at_end: AtEnd
+    is_last: bool
+    positions: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """From a subtask: the rows of the epoch were sent, and kept state is written."""
+
+    acknowledgement: Acknowledgement | None
+
+
+@dataclass(frozen=True)
+class Published:
+    """To a subtask: the checkpoint of the epoch is published, so that the next epoch begins."""
+
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Closed:
+    """From a subtask: its channels have ended, and its function is closed."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """From a subtask: an error has ended it.
+
+    Attributes
+    ----------
+    pickled : bytes or None
+        The error; None where it cannot be pickled.
+    text, trace : str
+        ``ValueError: its text``, and its traceback.
+    """
+
+    pickled: bytes | None
+    text: str
+    trace: str

@@ -1,0 +1,112 @@
+"""The processes of subtasks, as the process of the run sees them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import subprocess
+import sys
+from typing import Any, TypeVar
+
+from keyedstate.errors import SubtaskFailedError
+from keyedstate.local.parallel.connection import Connection, wait
+from keyedstate.local.parallel.messages import Failed
+
+_START = "from keyedstate.local.parallel.subtask import main; main()"
+#: Seconds after which a process that should end is killed.
+_PATIENCE = 5.0
+
+_Message = TypeVar("_Message")
+
+
+class SubtaskTraceback(Exception):
+    """The cause of an error that was raised in a subtask: its traceback there."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
+class SubtaskProcess:
+    """A process that runs a subtask.
+
+    Parameters
+    ----------
+    number : int
+    channels : int
+        How many channels it has.
+
+    Attributes
+    ----------
+    control : Connection
+    channels : list of Connection
+    """
+
+    def __init__(self, number: int, channels: int) -> None:
+        pairs = [socket.socketpair() for _ in range(channels + 1)]
+        theirs = [end for _, end in pairs]
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, *(str(end.fileno()) for end in theirs)],
+                pass_fds=[end.fileno() for end in theirs],
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        finally:
+            for end in theirs:
+                end.close()
+        self._number = number
+        self.control, *self.channels = (Connection(end) for end, _ in pairs)
+
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
+    def take(self) -> Any:
+        """Return the next rows or message of the subtask; None where there are none yet.
+
+        Raises
+        ------
+        SubtaskFailedError
+            Where the process was killed.
+        Exception
+            Which the subtask raised.
+        """
+        try:
+            message = self.control.take()
+        except EOFError:
+            raise self._lost() from None
+        if not isinstance(message, Failed):
+            return message
+        cause = SubtaskTraceback(message.trace)
+        if message.pickled is None:
+            raise SubtaskFailedError(self._number, message.text) from cause
+        raise pickle.loads(message.pickled) from cause
+
+    def next(self, kind: type[_Message]) -> _Message:
+        """Wait for a message of a kind, which is the next one of the subtask; raises as `take`."""
+        while (message := self.take()) is None:
+            wait([self.control], [self.control] if self.control.unsent else (), None)
+            self.control.flush()
+        assert isinstance(message, kind), f"subtask {self._number} sent {message!r}"
+        return message
+
+    def _lost(self) -> SubtaskFailedError:
+        """Return the error of a process that ended without a message."""
+        try:
+            code = self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            return SubtaskFailedError(self._number, "its process has closed its connections")
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return SubtaskFailedError(self._number, f"its process {how}")
+
+    def close(self) -> None:
+        """Close the connections, which ends the process, and wait for its end."""
+        for connection in (self.control, *self.channels):
+            connection.close()
+        try:
+            self._process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

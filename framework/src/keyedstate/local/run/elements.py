@@ -1,0 +1,49 @@
+"""What a run gives its sink: rows, and what happens to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from keyedstate.checkpoint import CheckpointMetadata
+from keyedstate.local.run.operator_task import RunIdentity
+
+
+@dataclass(frozen=True)
+class Restored:
+    """A run has begun: from the checkpoint of an epoch and of the run that wrote it, or without one.
+
+    Where it is not the first element, the run has returned to that checkpoint: the rows since come again.
+    """
+
+    epoch: int | None
+    run_id: str | None
+
+    @classmethod
+    def of(cls, restored: CheckpointMetadata | None, identity: RunIdentity) -> Restored:
+        """Return how a run begins whose state was restored from a checkpoint."""
+        if restored is None or restored.query_id != identity.query_id:
+            # A savepoint is another query's: no sink of this one has its rows.
+            return cls(None, None)
+        return cls(restored.epoch, restored.run_id)
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """The rows so far are those of an epoch and those before it: a sink makes them durable now."""
+
+    epoch: int
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The checkpoint of an epoch is published: the rows before it are not repeated any more."""
+
+    epoch: int
+
+
+#: What a run gives its sink, in order.
+Element: TypeAlias = "pa.RecordBatch | Restored | Prepare | Committed"

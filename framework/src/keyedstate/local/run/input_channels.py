@@ -1,0 +1,99 @@
+"""The inputs of an operator in a run: the channels of its sources, their positions, and its event time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.checkpoint import CheckpointMetadata
+from keyedstate.columns.keyed import with_key_groups
+from keyedstate.columns.spark_types import batch_as_spark_reads
+from keyedstate.local.run.event_time import OperatorTime
+from keyedstate.local.run.plan import OperatorPlan
+from keyedstate.local.sources.source import Source, SourceChannel
+from keyedstate.state.clock import BEFORE_TIME, Clock
+
+#: The channel of the rows that another operator yields.
+UPSTREAM = "upstream"
+
+
+class InputChannels:
+    """The channels of an operator's inputs; `restore` comes before anything else.
+
+    Parameters
+    ----------
+    plan : OperatorPlan
+    clock : callable
+        Returns processing time in milliseconds.
+
+    Attributes
+    ----------
+    reading : list of (int, SourceChannel)
+        The channels of sources that have not ended, each with the number of the input.
+    """
+
+    def __init__(self, plan: OperatorPlan, clock: Clock) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._time = OperatorTime((), None)
+        self._channels: list[tuple[int, SourceChannel]] = []
+        self._upstream: list[int] = []
+        for number, input_ in enumerate(plan.read.inputs):
+            if isinstance(input_.rows, Source):
+                self._channels += [(number, channel) for channel in input_.rows.channels()]
+            else:
+                self._upstream.append(number)
+        self.reading = list(self._channels)
+
+    def restore(self, checkpoint: CheckpointMetadata | None, watermark: int | None) -> None:
+        """Move the channels to their positions in a checkpoint, whose watermark continues."""
+        positions = {} if checkpoint is None else checkpoint.positions or {}
+        self._time = OperatorTime(self._plan.partitions.event_times, watermark)
+        now = self._clock()
+        for number in self._upstream:
+            position = positions.get(str(number + 1), {}).get(UPSTREAM)
+            self._time.add_channel(number, UPSTREAM, _times(position), now)
+        for number, channel in self._channels:
+            position = positions.get(str(number + 1), {}).get(channel.name)
+            if position is not None:
+                channel.seek(position["offset"])
+            self._time.add_channel(number, channel.name, _times(position), now)
+
+    def keyed(self, number: int, channel: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return rows of an input as the operator processes them, with key groups; note their event times."""
+        columns = self._plan.read.inputs[number].columns
+        rows = columns.with_key_columns(batch_as_spark_reads(batch, columns.given_schema))
+        self._time.saw(number, channel, rows, self._clock())
+        if self._plan.connected is not None:
+            rows = self._plan.connected.union(number, rows)
+        partitions = self._plan.partitions
+        return with_key_groups(rows, [name for name, _ in partitions.key_columns], partitions.max_parallelism)
+
+    def end(self, number: int, channel: SourceChannel) -> None:
+        """Note that a channel has no more rows."""
+        self.reading.remove((number, channel))
+        self._time.end_channel(number, channel.name)
+
+    def watermark(self) -> int | None:
+        """Return the watermark of all channels now; None without event time, and before the first row."""
+        return self._time.watermark(self._clock())
+
+    def positions(self) -> dict[str, Any]:
+        """Return the positions as `AttemptManifest.positions` has them."""
+        found: dict[str, dict[str, Any]] = {}
+        for number in self._upstream:
+            times = self._time.times_of(number, UPSTREAM)
+            found.setdefault(str(number + 1), {})[UPSTREAM] = {"offset": None, "event_times": times}
+        for number, channel in self._channels:
+            times = self._time.times_of(number, channel.name)
+            of_input = found.setdefault(str(number + 1), {})
+            of_input[channel.name] = {"offset": channel.offset(), "event_times": times}
+        return found
+
+
+def _times(position: Any) -> dict[str, int]:
+    """Return the event times of a stored position that are known."""
+    if position is None:
+        return {}
+    return {name: time for name, time in position["event_times"].items() if time != BEFORE_TIME}

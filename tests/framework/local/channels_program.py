@@ -1,0 +1,84 @@
+"""A program whose task kills itself: a channel with rows that take long to process, and a fast one.
+
+Arguments: the folder, ``checkpoint.mode``. The function counts the rows of each channel under one key.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from keyedstate.local import keyed
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.state import MapState
+from keyedstate.types import INT64, STRING
+
+ROWS = 150
+CHANNELS = ("fast", "slow")
+COUNTED = "key string, channel string, n long"
+_SCHEMA = pa.schema([("key", pa.string()), ("channel", pa.string()), ("number", pa.int64())])
+
+
+class Source:
+    """Rows of both channels, which are read at the same pace."""
+
+    schema = _SCHEMA
+
+    def channels(self):
+        return [_Channel(name) for name in CHANNELS]
+
+
+class _Channel:
+    def __init__(self, name):
+        self.name = name
+        self._next = 0
+
+    def read(self):
+        if self._next == ROWS:
+            return None
+        time.sleep(0.001)
+        row = {"key": "k", "channel": self.name, "number": self._next}
+        self._next += 1
+        return pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
+
+    def offset(self):
+        return self._next
+
+    def seek(self, offset):
+        self._next = offset
+
+
+class Counting(KeyedProcessFunction):
+    """Counts rows by channel; the task is killed once, at a row of the slow channel."""
+
+    counts = MapState("counts", STRING, INT64)
+
+    def __init__(self, folder):
+        self._killed = folder / "killed"
+
+    def process(self, row, ctx):
+        if row.channel == "slow":
+            time.sleep(0.004)
+            if row.number == 100 and not self._killed.exists():
+                self._killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        count = (self.counts.get(row.channel) or 0) + 1
+        self.counts.put(row.channel, count)
+        yield ctx.key, row.channel, count
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    config = {
+        "parallelism": 2,
+        "checkpoint.dir": str(folder / "checkpoints"),
+        "checkpoint.interval": "30 ms",
+        "checkpoint.mode": sys.argv[2],
+    }
+    counted = keyed(Source(), "key", uid="counts", config=config).process(Counting(folder), COUNTED)
+    counted.write_parquet(folder / "out")

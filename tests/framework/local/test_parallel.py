@@ -1,0 +1,230 @@
+"""Runs with several subtasks, which are processes: results, guarantees, rescaling, failures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.framework.local.channels_program import CHANNELS, ROWS
+from tests.framework.local.functions import (
+    COUNTS,
+    Count,
+    Matched,
+    Rated,
+    Silence,
+    events,
+    minute,
+    plain,
+)
+
+from keyedstate.aggregates import count
+from keyedstate.errors import LocalRunError, SubtaskFailedError, UserFunctionError
+from keyedstate.local import connect, keyed
+from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.time import EventTime
+from keyedstate.windows import Tumbling
+
+ROOT = Path(__file__).parents[3]
+BY_MINUTE = EventTime("ts", delay="0 s")
+TWO: dict[str, object] = {"parallelism": 2}
+
+
+class Channels:
+    """A source with a channel for each list of batches."""
+
+    def __init__(self, *channels: Sequence[pa.Table]) -> None:
+        self._channels = channels
+        self.schema = channels[0][0].schema
+
+    def channels(self):
+        return [_Channel(str(number), batches) for number, batches in enumerate(self._channels)]
+
+
+class _Channel:
+    def __init__(self, name: str, batches: Sequence[pa.Table]) -> None:
+        self.name = name
+        self._batches = batches
+        self._next = 0
+
+    def read(self):
+        if self._next == len(self._batches):
+            return None
+        self._next += 1
+        return self._batches[self._next - 1].combine_chunks().to_batches()[0]
+
+    def offset(self):
+        return self._next
+
+    def seek(self, offset):
+        self._next = offset
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> dict[str, object]:
+    return {"checkpoint.dir": str(tmp_path / "checkpoints"), "checkpoint.interval": 0}
+
+
+@pytest.mark.parametrize("parallelism", [2, 3])
+def test_several_tasks_count_the_rows_of_each_key_as_one_does(parallelism):
+    users = [chr(ord("a") + number * number % 26) for number in range(500)]
+    rows = Channels([events(users)] * 3, [events(users[:100])])
+    counted = keyed(rows, "user", config={"parallelism": parallelism}).process(Count(), COUNTS)
+    found = counted.to_table().to_pydict()
+    expected = Counter(users * 3 + users[:100])
+    assert Counter(found["user"]) == expected
+    for user in expected:
+        of_user = [n for name, n in zip(found["user"], found["n"], strict=True) if name == user]
+        assert of_user == list(range(1, expected[user] + 1)), "in the order in which they were counted"
+
+
+def test_broadcast_rows_reach_every_task():
+    rates = [{"currency": "eur", "rate": 2.0}, {"currency": "usd", "rate": 1.5}]
+    payments = [{"user": f"u{n}", "amount": 10.0 + n, "currency": "eur"} for n in range(50)]
+    rated = keyed(payments, "user", config=TWO).broadcast(rates).process(Rated(), "user string, v double")
+    assert plain(rated) == sorted((row["user"], 2.0 * row["amount"]) for row in payments)
+
+
+def test_two_connected_inputs_meet_in_the_task_of_their_key():
+    orders = [{"order": f"o{n}", "item": f"item {n}"} for n in range(30)]
+    payments = [{"order": f"o{n}", "amount": n} for n in reversed(range(30))]
+    connected = connect(keyed(orders, "order"), keyed(payments, "order"), config=TWO)
+    matched = connected.process(Matched(), "order string, item string, amount long")
+    assert plain(matched) == sorted((f"o{n}", f"item {n}", n) for n in range(30))
+
+
+def test_the_watermark_is_that_of_the_slowest_channel(config):
+    """WM-03: no row is late because another channel is ahead, and windows close across channels."""
+    ahead = [events("ab" * 5, range(n, n + 10)) for n in range(0, 100, 10)]
+    behind = [events("ab", [n, n]) for n in range(0, 100, 5)]
+    stream = keyed(Channels(ahead, behind), "user", uid="w", config=config | TWO, event_time=BY_MINUTE)
+    windows = stream.window(Tumbling.of("20 minutes")).aggregate(n=count())
+    found = windows.drain().to_table().to_pydict()
+    assert sum(found["n"]) == 100 + 40
+    assert sorted(set(found["window_start"])) == [minute(n) for n in range(0, 100, 20)]
+    assert found["n"] == [14] * 10
+
+
+def test_timers_fire_in_the_task_of_their_key(config):
+    rows = Channels([events("abc", [0, 0, 0])], [events("abcd", [10, 20, 30, 40])])
+    stream = keyed(rows, "user", uid="silence", config=config | TWO, event_time=BY_MINUTE)
+    fired = plain(stream.process(Silence(), "user string, at long"))
+    assert {user for user, _ in fired} >= {"a", "b", "c"}
+
+
+@pytest.mark.slow
+def test_each_run_may_have_another_number_of_tasks(config):
+    """CP-19: a later run restores the state of other key groups, and continues behind the rows read."""
+    expected: Counter[str] = Counter()
+    batches: list[pa.Table] = []
+    for parallelism in (2, 3, 1, 4):
+        users = [f"u{number * parallelism % 17}" for number in range(100)]
+        batches.append(events(users))
+        expected.update(users)
+        rows = keyed(Channels(batches), "user", uid="c", config=config | {"parallelism": parallelism})
+        found = rows.process(Count(), COUNTS).to_table().to_pydict()
+        assert Counter(found["user"]) == Counter(users)
+        latest = dict(zip(found["user"], found["n"], strict=True))
+        assert latest.items() <= expected.items()
+
+
+# -- guarantees ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["exactly-once", "at-least-once"])
+def test_after_the_kill_of_a_task_rows_behind_the_barrier_of_the_fast_channel_count_once_or_twice(
+    tmp_path: Path, mode: str
+):
+    """BAR-01, BAR-02."""
+    first = _program(tmp_path, mode)
+    assert first.returncode != 0
+    assert "SubtaskFailedError: subtask" in first.stderr
+    assert "its process was killed by signal 9" in first.stderr
+    second = _program(tmp_path, mode)
+    assert second.returncode == 0, second.stderr
+    out = pq.read_table(tmp_path / "out").to_pydict()
+    counts = {
+        channel: sorted(n for name, n in zip(out["channel"], out["n"], strict=True) if name == channel)
+        for channel in CHANNELS
+    }
+    assert counts["slow"] == list(range(1, ROWS + 1))
+    if mode == "exactly-once":
+        assert counts["fast"] == list(range(1, ROWS + 1))
+    else:
+        assert max(counts["fast"]) > ROWS
+        assert set(counts["fast"]) >= set(range(1, ROWS + 1)), "none is lost"
+
+
+def _program(folder: Path, mode: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.framework.local.channels_program", str(folder), mode]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+
+
+# -- failures -----------------------------------------------------------------------------------------------
+
+
+class Failing(KeyedProcessFunction):
+    """Refuses one key."""
+
+    def process(self, row, ctx):
+        if ctx.key == "bad":
+            raise ValueError(f"no {ctx.key} rows")
+        yield ctx.key, 1
+
+
+def test_an_error_of_the_function_is_raised_as_in_one_process():
+    failing = keyed(events(["a", "b", "bad"]), "user", config=TWO).process(Failing(), COUNTS)
+    with pytest.raises(UserFunctionError, match="ValueError: no bad rows") as raised:
+        failing.to_table()
+    assert raised.value.key == "bad"
+    assert "test_parallel.py" in str(raised.value.__cause__), "the traceback of the task"
+
+
+class Stubborn(KeyedProcessFunction):
+    """Ends its process."""
+
+    def process(self, row, ctx):
+        os._exit(3)
+        yield
+
+
+def test_a_task_that_ends_is_an_error_that_names_it():
+    rows = keyed(events("a"), "user", config=TWO).process(Stubborn(), COUNTS)
+    with pytest.raises(SubtaskFailedError, match=r"ended with exit code 3\..*with a uid") as raised:
+        rows.to_table()
+    assert raised.value.subtask in (0, 1)
+
+
+class Pids(KeyedProcessFunction):
+    """Yields the process of the task."""
+
+    def process(self, row, ctx):
+        yield ctx.key, os.getpid()
+
+
+def test_the_processes_of_tasks_end_with_the_run():
+    batches = (
+        keyed([{"user": str(n)} for n in range(20)], "user", config=TWO).process(Pids(), COUNTS).batches()
+    )
+    pids = set(next(batches)["n"].to_pylist())
+    assert os.getpid() not in pids
+    batches.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def test_a_chain_of_operators_runs_in_one_process():
+    counted = keyed(events("ab"), "user", config=TWO).process(Count(), COUNTS)
+    with pytest.raises(LocalRunError, match="'parallelism' with 2 cannot be run here: another operator"):
+        keyed(counted, "user").process(Count(), COUNTS).to_table()
+    alone = keyed(events("ab"), "user").process(Count(), COUNTS)
+    with pytest.raises(LocalRunError, match="reads the result of another one"):
+        keyed(alone, "user", config=TWO).process(Count(), COUNTS).to_table()
