@@ -16,7 +16,7 @@ COMPILED := .venv/.compiled
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
 .PHONY: help setup java demo demo-local test test-fast test-quick test-model test-protocol soak faults chaos bench bench-state bench-segment bench-types bench-checkpoint \
-        bench-rocksdb bench-spillable bench-timers bench-keygroups bench-memory bench-window bench-join bench-transport bench-sort contract lint format \
+        bench-rocksdb bench-spillable bench-timers bench-keygroups bench-local bench-memory bench-window bench-join bench-transport bench-sort contract lint format \
         types docs site site-serve coverage tox matrix clean
 
 help: ## what can be done
@@ -91,6 +91,10 @@ chaos: setup ## a campaign of RUNS=100 runs on Spark with kills, stops and secon
 bench: setup ## keyedstate, Spark, Bytewax and Quix Streams in one run, into docs/images
 	$(BIN)/tox run -e bench-peers --notest
 	$(WITH_JAVA) $(BIN)/tox run -e bench -- $(ARGS)
+
+bench-local: $(COMPILED) ## a local run against a loop over dicts, Bytewax and Quix Streams
+	$(BIN)/tox run -e bench-peers --notest
+	$(BIN)/python tests/bench/bench_local.py --peers .tox/bench-peers/bin/python $(ARGS)
 
 bench-state: $(COMPILED) ## state tables, snapshots and restores against a plain dict and pyarrow
 bench-segment: $(COMPILED) ## segment files against pyarrow

@@ -23,7 +23,6 @@ import os
 import platform
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -35,6 +34,7 @@ from typing import Any
 from streaming import lanes as spark_lanes
 from streaming.events import FILL, write_batch
 from streaming.lanes import HDFS, ROCKSDB, Lane, open_session
+from streaming.peer import Peer, peers_of
 from streaming.processor import mark, processor_seconds
 
 FLOOR = "floor: repartition, count the rows in Python"
@@ -42,8 +42,6 @@ SPARK_HDFS = "Spark groupBy, JVM, HDFS-backed store"
 SPARK_ROCKSDB = "Spark groupBy, JVM, RocksDB store"
 SPARK_ROWS = "Spark transformWithState, rows"
 SPARK_PANDAS = "Spark transformWithStateInPandas"
-BYTEWAX = "Bytewax stateful_map, in memory"
-QUIX = "Quix Streams state, RocksDB"
 SMALL_FLOOR = "small: floor, rows through Python, no state"
 SMALL_HDFS = "small: Spark groupBy, HDFS-backed store"
 SMALL_ROCKSDB = "small: Spark groupBy, RocksDB store"
@@ -52,34 +50,6 @@ EMPTY_FLOOR = "empty: floor, no row through Python, no state"
 EMPTY_OURS = "empty: keyedstate aggregate, {}, {:,} entries"
 #: What each of ours is compared with.
 REFERENCES = (SPARK_HDFS, SPARK_ROCKSDB, SPARK_ROWS)
-_PEERS = Path(__file__).parent / "streaming" / "peers"
-
-
-@dataclass
-class Peer:
-    """An engine in a process of its own."""
-
-    name: str
-    command: Sequence[str]
-    process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
-
-    def run(self, numbers: Sequence[int], rows: int, keys: int) -> list[float]:
-        assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
-        times = []
-        for number in numbers:
-            print(number, rows, keys, file=self.process.stdin, flush=True)
-            times.append(float(self.process.stdout.readline()))
-        return times
-
-    def stop(self) -> None:
-        if self.process is not None and self.process.stdin is not None:
-            self.process.stdin.close()
-            self.process.wait(60)
 
 
 @dataclass
@@ -166,9 +136,7 @@ def entries_of(options: argparse.Namespace) -> list[Entry]:
         Entry(SPARK_PANDAS, Lane(SPARK_PANDAS, spark_lanes.transform_with_state_in_pandas, ROCKSDB), *fewest),
     ]
     if options.peers:
-        for name, script in ((BYTEWAX, "bytewax_state.py"), (QUIX, "quix_state.py")):
-            command = [options.peers, str(_PEERS / script)]
-            made.append(Entry(name, Peer(name, command), rows, keys))
+        made += [Entry(peer.name, peer, rows, keys) for peer in peers_of(options.peers)]
     made += small_entries(options)
     if options.lanes:
         # Small micro-batches are told by how much more they take than the floor.

@@ -1,0 +1,123 @@
+"""Rows per second of a per-record function in a local run: keyedstate, a plain loop, Bytewax, Quix Streams.
+
+    python tests/bench/bench_local.py [--rows N] [--keys N] [--rounds N] [--peers PYTHON]
+
+Count and sum per string key, one result for each row.  The loop runs over dicts and keeps its totals in a
+dict.  In each round every engine gets the same rows, one engine at a time; ratios are taken within a round,
+and their median is reported.  What an engine reads is in memory before its time begins: for keyedstate an
+Arrow table, for the others Python objects.
+
+With ``--peers PYTHON``, an interpreter that has Bytewax and Quix Streams, these run in the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from streaming.events import batch
+from streaming.peer import peers_of
+
+import keyedstate as ks
+from keyedstate.local import keyed
+
+LOOP = "loop over dicts"
+OURS = "keyedstate, in the caller's process"
+KEPT = "keyedstate, with checkpoints"
+OUTPUT = "k string, n long, total long"
+
+
+class Totals(ks.KeyedProcessFunction):
+    """Counts the rows of a key and adds up their amounts."""
+
+    totals = ks.ValueState("totals", ks.types.tuple_of(ks.types.INT64, ks.types.INT64), default=(0, 0))
+
+    def process(self, row: Any, ctx: ks.Context) -> Iterator[tuple[str, int, int]]:
+        """Yield the new totals."""
+        n, total = self.totals.value()
+        n, total = n + 1, total + row.c
+        self.totals.update((n, total))
+        yield ctx.key, n, total
+
+
+def run_loop(rows: list[dict[str, Any]]) -> int:
+    """Count and sum with a dict; return the number of results."""
+    totals: dict[str, tuple[int, int]] = {}
+    made = []
+    for row in rows:
+        key = row["k"]
+        n, total = totals.get(key, (0, 0))
+        totals[key] = state = (n + 1, total + row["c"])
+        made.append((key, *state))
+    return len(made)
+
+
+def run_local(table: pa.Table, uid: str | None, config: dict[str, object]) -> int:
+    """Run the function; return the number of results."""
+    result = keyed(table, "k", uid=uid, config=config).process(Totals(), OUTPUT)
+    return sum(made.num_rows for made in result.batches())
+
+
+def main() -> None:
+    """Measure all engines and print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--keys", type=int, default=10_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peers", help="an interpreter with Bytewax and Quix Streams")
+    options = parser.parse_args()
+    rows, keys = options.rows, options.keys
+    table = batch(0, rows, keys)
+    dicts = table.to_pylist()
+    peers = peers_of(options.peers) if options.peers else []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def kept() -> int:
+            # Another operator each time: the state of the last one would be continued.
+            uid = f"totals-{time.monotonic_ns()}"
+            return run_local(table, uid, {"checkpoint.dir": os.path.join(folder, "state")})
+
+        engines: dict[str, Callable[[], int]] = {
+            LOOP: lambda: run_loop(dicts),
+            OURS: lambda: run_local(table, None, {}),
+            KEPT: kept,
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in [*engines, *(peer.name for peer in peers)]}
+        for peer in peers:
+            peer.start()
+        # The first round warms up.
+        for number in range(options.rounds + 1):
+            for name, run in engines.items():
+                began = time.perf_counter()
+                made = run()
+                assert made == rows, f"{name} gave {made} results for {rows} rows"
+                seconds[name].append(time.perf_counter() - began)
+            for peer in peers:
+                seconds[peer.name] += peer.run([number], rows, keys)
+        for peer in peers:
+            peer.stop()
+    report({name: of_rounds[1:] for name, of_rounds in seconds.items()}, rows)
+
+
+def report(seconds: dict[str, list[float]], rows: int) -> None:
+    """Print the rows per second of each engine, and how many times those of the others ours are."""
+    for name, of_rounds in seconds.items():
+        speed = rows / statistics.median(of_rounds)
+        ratios = ", ".join(f"{ours} {_ratio(of_rounds, seconds[ours]):.2f} x" for ours in (OURS, KEPT))
+        sys.stdout.write(f"{name:<36}{speed:>12,.0f} rows/s   {ratios}\n")
+
+
+def _ratio(theirs: list[float], ours: list[float]) -> float:
+    """Return how many times their rows per second ours are."""
+    return statistics.median(their / our for their, our in zip(theirs, ours, strict=True))
+
+
+if __name__ == "__main__":
+    main()
