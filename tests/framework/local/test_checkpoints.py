@@ -19,7 +19,7 @@ import pytest
 from tests.framework.local.functions import COUNTS, Count, Matched, Silence, events, minute, plain
 
 from keyedstate.aggregates import count
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint import Acknowledgement, CheckpointCoordinator, CheckpointStorage, OperatorFolder
 from keyedstate.errors import (
     DuplicateUidError,
     LocalRunError,
@@ -188,6 +188,52 @@ def test_operators_that_feed_each_other_have_one_checkpoint(config: dict[str, ob
     assert len(newest) == 1
 
 
+def test_a_run_that_ends_between_the_checkpoints_of_two_operators_is_completed_by_the_next(
+    config: dict[str, object], monkeypatch: pytest.MonkeyPatch
+):
+    def run(rows: pa.Table) -> list[tuple[Any, ...]]:
+        per_count = keyed(counted(rows, config), "n", uid="per-count", config=config)
+        return plain(per_count.process(_PerCount(), "n long, users long"))
+
+    run(events("a"))
+    acknowledge = CheckpointCoordinator.acknowledge
+
+    def end_before_the_second(self: CheckpointCoordinator, acknowledgement: Acknowledgement) -> None:
+        if acknowledgement.identity.uid == "per-count":
+            raise SystemExit("killed")
+        acknowledge(self, acknowledgement)
+
+    monkeypatch.setattr(CheckpointCoordinator, "acknowledge", end_before_the_second)
+    with pytest.raises(SystemExit):
+        run(events("aab"))
+    monkeypatch.undo()
+    # The rows of the killed run are in both states: nothing of them is read again.
+    assert run(events("aabc")) == [(1, 3)]
+
+
+def test_timers_of_processing_time_fire_while_a_source_is_idle(config: dict[str, object]):
+    class Waits:
+        """A row, and then none until the timer has had its time."""
+
+        schema = events("a").schema
+
+        def channels(self):
+            return [_Waiting()]
+
+    class Soon(KeyedProcessFunction):
+        def process(self, row, ctx):
+            now = ctx.timer_service.current_processing_time
+            ctx.timer_service.register_processing_time_timer(now + 20)
+
+        def on_timer(self, time, ctx):
+            yield ctx.key, time
+
+    config["checkpoint.interval"] = "1 hour"
+    stream = keyed(Waits(), "user", uid="soon", config=config)
+    rows = stream.process(Soon(), "user string, at long").batches()
+    assert next(rows).num_rows == 1
+
+
 def test_two_connected_sources_continue_at_their_own_offsets(config: dict[str, object]):
     def run(orders: list[dict[str, Any]], payments: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         both = connect(keyed(orders, "id"), keyed(payments, "order"), uid="paid", config=config)
@@ -294,6 +340,20 @@ class _PerCount(KeyedProcessFunction):
 _INTERRUPT = object()
 
 
+class _Waiting:
+    """A channel that has one row and does not end."""
+
+    name = "0"
+    _rows = 1
+
+    def read(self) -> pa.RecordBatch:
+        rows, self._rows = self._rows, 0
+        return events("a"[:rows]).combine_chunks().to_batches()[0] if rows else _nothing()
+
+    def offset(self) -> int:
+        return 0
+
+
 class _Batches:
     """A channel over tables, one a batch."""
 
@@ -308,7 +368,7 @@ class _Batches:
         table = self._tables[self._read]
         if table is _INTERRUPT:
             os.kill(os.getpid(), signal.SIGINT)
-            return pa.RecordBatch.from_pylist([], events("a").schema)
+            return _nothing()
         self._read += 1
         return table.combine_chunks().to_batches()[0]
 
@@ -317,6 +377,10 @@ class _Batches:
 
     def seek(self, offset: int) -> None:
         self._read = offset
+
+
+def _nothing() -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([], events("a").schema)
 
 
 def _until_interrupted(rows: ResultStream) -> Iterator[tuple[Any, ...]]:

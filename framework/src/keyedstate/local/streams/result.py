@@ -13,6 +13,7 @@ from keyedstate.local.run.elements import Committed, Element, Prepare, Restored
 from keyedstate.local.run.job import Job
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.local.streams.explain import explained
+from keyedstate.local.streams.progress import with_progress
 from keyedstate.runtime.rows import iterate_rows
 from keyedstate.runtime.side_outputs import MAIN
 
@@ -22,7 +23,8 @@ class ResultStream:
 
     Each way to read them is a run.  Where the operators keep state, a run continues from the last checkpoint,
     publishes one at least every ``checkpoint.interval`` and one at its end, and Ctrl-C stops it at a
-    checkpoint.  It may be the rows of another operator: ``keyed(result, "carrier", uid="per-carrier")``.
+    checkpoint.  A run that takes longer shows its progress on a terminal.  The rows may be the input of
+    another operator: ``keyed(result, "carrier", uid="per-carrier")``.
 
     An operator with side outputs yields the same rows as on Spark: a column ``output``, and a struct column
     for each output; `to_tables` separates them.
@@ -115,7 +117,7 @@ class ResultStream:
         from keyedstate.local.sinks.parquet import write_parquet
 
         keeps_state = self._plan.folder is not None
-        write_parquet(self._elements(), Path(folder), self.schema, keeps_state=keeps_state)
+        write_parquet(with_progress(self._elements()), Path(folder), self.schema, keeps_state=keeps_state)
 
     def for_each(self, function: Callable[[pa.Table, int], object]) -> None:
         """Run, and call a function with the rows of each epoch and its number, as ``foreachBatch`` does.
@@ -126,7 +128,7 @@ class ResultStream:
         function raises.
         """
         waiting: list[pa.RecordBatch] = []
-        for element in self._elements():
+        for element in with_progress(self._elements()):
             if isinstance(element, pa.RecordBatch):
                 waiting.append(element)
             elif isinstance(element, Prepare):
@@ -141,7 +143,7 @@ class ResultStream:
         """Run, and return all rows; those that a restarted task repeats are there once."""
         found: list[pa.RecordBatch] = []
         committed = 0
-        for element in self._elements():
+        for element in with_progress(self._elements()):
             if isinstance(element, pa.RecordBatch):
                 found.append(element)
             elif isinstance(element, Committed):
