@@ -225,6 +225,28 @@ def test_growth_near_the_budget_means_that_less_was_free(measuring: MemoryMonito
     assert used(memory, machine, 130, 1_010) == 280 + 30 + 60, "entries have, so what they freed was not free"
 
 
+def test_buffers_that_are_returned_and_come_back_leave_entries_their_room(
+    measuring: MemoryMonitor, machine: Machine, monkeypatch: pytest.MonkeyPatch
+):
+    memory = MemoryAccount(measuring, 1_000 * MIB, 0, 0)
+    used(memory, machine, 800, 940)
+
+    def return_freed_memory() -> None:
+        assert machine.process is not None
+        machine.process -= 30 * MIB
+
+    monkeypatch.setattr(monitor, "return_freed_memory", return_freed_memory)
+    for _ in range(20):
+        assert used(memory, machine, 700, 940) == 840
+        memory.adjust("one", 650 * MIB)
+        returned = memory.return_freed()
+        assert returned is not None and returned.process_bytes == 910 * MIB
+        assert 788 <= used(memory, machine, 650, 910) <= 790
+    for _ in range(2_000):
+        used(memory, machine, 650, 910)
+    assert used(memory, machine, 650, 910) == 760, "they were not needed again"
+
+
 def test_what_databases_may_occupy_counts_before_they_do(measuring: MemoryMonitor, machine: Machine):
     memory = MemoryAccount(measuring, 1_000 * MIB, 64 * MIB, 0)
     assert used(memory, machine, 300, 400) == 464

@@ -163,7 +163,8 @@ class MemoryAccount:
     -----
     What a process frees stays in its resident set, in part or whole, until it is used again.  So the used
     memory is the entries, and what else the process occupies: its resident set without the most that entries
-    have been.  That is at least what it occupied at first, and what is reserved.
+    have been.  That is at least what it occupied at first, and what is reserved.  What was returned to the
+    system still counts for a while: much of it are buffers, which come back with the next rows.
 
     A process that opens an instance may have freed the state of another job, of a failed attempt for
     instance, which tells nothing of the budget.  So of a large resident set at first, a part counts as what
@@ -188,6 +189,10 @@ class MemoryAccount:
         self._noted = 0
         #: What was spilled since freed memory was returned to the system.
         self._freed = 0
+        #: The resident set at the last call of `note`, and what was returned to the system and has not been
+        #: occupied again since.
+        self._process = occupied
+        self._returned = 0
         #: The largest resident set, or where an emergency begins.
         self._record = max(occupied, int(EMERGENCY_MARK * budget))
 
@@ -200,12 +205,16 @@ class MemoryAccount:
             process = sample.process_bytes
             if process is None:
                 return entries, entries + self._reserved
+            self._returned = max(self._returned - max(process - self._process, 0), 0)
+            # What nothing needs again for long has become room for entries.
+            self._returned -= self._returned >> 7
+            self._process = process
             if process > self._record:
                 # New entries would have used what was freed, if they could; what else grows cannot.
                 self._most -= min(process - self._record, max(entries - before, 0))
                 self._record = process
             self._most = max(self._most, entries)
-            used = entries + max(process - self._most, self._least_other)
+            used = entries + max(process + self._returned - self._most, self._least_other)
             return entries, min(used, process + self._reserved)
 
     def adjust(self, instance: object, entry_bytes: int) -> None:
@@ -222,8 +231,8 @@ class MemoryAccount:
             self._freed = 0
         returned = self.monitor.return_freed()
         with self._lock:
-            # What was not returned can be used again: Python keeps the memory of small objects.
-            self._most = max(self._most - returned, sum(self._entries.values()))
+            self._process = self.monitor.latest.process_bytes or 0
+            self._returned += returned
         return self.monitor.latest
 
     def forget(self, instance: object) -> None:
