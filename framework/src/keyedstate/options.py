@@ -141,14 +141,20 @@ CHECKPOINT_INTERVAL = duration(
     "rows. On Spark each micro-batch has a checkpoint.",
 )
 #: Values of `CHECKPOINT_MODE`.
-EXACTLY_ONCE, AT_LEAST_ONCE = "exactly-once", "at-least-once"
+EXACTLY_ONCE, AT_LEAST_ONCE, UNALIGNED = "exactly-once", "at-least-once", "unaligned"
 CHECKPOINT_MODE = choice(
     "checkpoint.mode",
     EXACTLY_ONCE,
-    (EXACTLY_ONCE, AT_LEAST_ONCE),
+    (EXACTLY_ONCE, AT_LEAST_ONCE, UNALIGNED),
     "What a run without Spark guarantees after a failure, where it has several tasks. `exactly-once`: a task "
     "aligns the barriers of its channels, so that each row counts once in the state. `at-least-once`: a task "
-    "processes rows behind a barrier while it waits for others; after a failure these rows count twice.",
+    "processes rows behind a barrier while it waits for others; after a failure these rows count twice. "
+    "`unaligned`: exactly-once, but barriers overtake rows, which become part of the checkpoint.",
+)
+CHECKPOINT_ALIGNMENT_TIMEOUT = duration(
+    "checkpoint.alignment-timeout",
+    0,
+    "How long a checkpoint of the mode `unaligned` stays aligned before its barriers overtake rows.",
 )
 CHECKPOINT_PERMISSIONS = choice(
     "checkpoint.permissions",

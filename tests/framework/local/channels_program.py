@@ -1,6 +1,7 @@
 """A program whose task kills itself: a channel with rows that take long to process, and a fast one.
 
-Arguments: the folder, ``checkpoint.mode``. The function counts the rows of each channel under one key.
+Arguments: the folder, ``checkpoint.mode`` with an alignment timeout or without, and ``parallelism``. The rows
+of both channels have one key.
 """
 
 from __future__ import annotations
@@ -72,13 +73,18 @@ class Counting(KeyedProcessFunction):
         yield ctx.key, row.channel, count
 
 
-if __name__ == "__main__":
-    folder = Path(sys.argv[1])
+def counted(folder, mode, parallelism):
+    mode, _, timeout = mode.partition(" after ")
     config = {
-        "parallelism": 2,
+        "parallelism": parallelism,
         "checkpoint.dir": str(folder / "checkpoints"),
         "checkpoint.interval": "30 ms",
-        "checkpoint.mode": sys.argv[2],
+        "checkpoint.mode": mode,
+        "checkpoint.alignment-timeout": timeout or 0,
     }
-    counted = keyed(Source(), "key", uid="counts", config=config).process(Counting(folder), COUNTED)
-    counted.write_parquet(folder / "out")
+    return keyed(Source(), "key", uid="counts", config=config).process(Counting(folder), COUNTED)
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    counted(folder, sys.argv[2], int(sys.argv[3])).write_parquet(folder / "out")

@@ -7,12 +7,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.framework.local.channels_program import CHANNELS, ROWS
+from tests.framework.local.channels_program import CHANNELS, ROWS, counted
 from tests.framework.local.functions import (
     COUNTS,
     Count,
@@ -25,9 +26,13 @@ from tests.framework.local.functions import (
 )
 
 from keyedstate.aggregates import count
-from keyedstate.errors import LocalRunError, SubtaskFailedError, UserFunctionError
+from keyedstate.checkpoint import TaskIdentity
+from keyedstate.epoch.epoch_start import EpochStart
+from keyedstate.epoch.partition import Partition
+from keyedstate.errors import LocalRunError, RowsInFlightError, SubtaskFailedError, UserFunctionError
 from keyedstate.local import connect, keyed
 from keyedstate.runtime import KeyedProcessFunction
+from keyedstate.savepoints import Savepoint
 from keyedstate.time import EventTime
 from keyedstate.windows import Tumbling
 
@@ -138,16 +143,28 @@ def test_each_run_may_have_another_number_of_tasks(config):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["exactly-once", "at-least-once"])
-def test_after_the_kill_of_a_task_rows_behind_the_barrier_of_the_fast_channel_count_once_or_twice(
-    tmp_path: Path, mode: str
+@pytest.mark.parametrize(
+    ("mode", "tasks_later"),
+    [
+        ("exactly-once", 2),
+        ("at-least-once", 2),
+        ("unaligned", 2),
+        ("unaligned", 3),
+        ("unaligned", 1),
+        ("unaligned after 50 ms", 2),
+    ],
+)
+def test_rows_behind_the_barrier_of_a_fast_channel_count_once_or_twice_after_a_kill(
+    tmp_path: Path, mode: str, tasks_later: int
 ):
-    """BAR-01, BAR-02."""
-    first = _program(tmp_path, mode)
+    """BAR-01, BAR-02, BAR-03, BAR-04."""
+    first = _program(tmp_path, mode, 2)
     assert first.returncode != 0
     assert "SubtaskFailedError: subtask" in first.stderr
     assert "its process was killed by signal 9" in first.stderr
-    second = _program(tmp_path, mode)
+    if mode.startswith("unaligned"):
+        _check_that_spark_cannot_begin_here(tmp_path)
+    second = _program(tmp_path, mode, tasks_later)
     assert second.returncode == 0, second.stderr
     out = pq.read_table(tmp_path / "out").to_pydict()
     counts = {
@@ -155,15 +172,36 @@ def test_after_the_kill_of_a_task_rows_behind_the_barrier_of_the_fast_channel_co
         for channel in CHANNELS
     }
     assert counts["slow"] == list(range(1, ROWS + 1))
-    if mode == "exactly-once":
-        assert counts["fast"] == list(range(1, ROWS + 1))
-    else:
+    if mode == "at-least-once":
         assert max(counts["fast"]) > ROWS
         assert set(counts["fast"]) >= set(range(1, ROWS + 1)), "none is lost"
+    else:
+        assert counts["fast"] == list(range(1, ROWS + 1))
 
 
-def _program(folder: Path, mode: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.framework.local.channels_program", str(folder), mode]
+def _check_that_spark_cannot_begin_here(folder: Path) -> None:
+    """Begin an epoch as a task on Spark does: it has no way to process rows in flight."""
+    partitions = counted(folder, "unaligned", 1).plan.partitions
+    assert partitions.location is not None
+    identity = TaskIdentity("counts", "query", "run", 0, 0, 1, partitions.max_parallelism, 0, "nonce")
+    savepoint = folder / "savepoint"
+    Savepoint.create(str(savepoint), str(folder / "checkpoints"))
+    settings = {**dict(partitions.settings), "restore.savepoint": str(savepoint)}
+    plan = replace(
+        partitions,
+        settings=tuple(settings.items()),
+        location=replace(partitions.location, directory=str(folder / "spark")),
+    )
+    start = EpochStart.of(plan, plan.location, identity)
+    partition = Partition(plan, start)
+    with pytest.raises(RowsInFlightError, match="Run it there until its end"):
+        list(partition.run(start, [], iter(())))
+    partition.close()
+
+
+def _program(folder: Path, mode: str, parallelism: int) -> subprocess.CompletedProcess[str]:
+    program = "tests.framework.local.channels_program"
+    command = [sys.executable, "-m", program, str(folder), mode, str(parallelism)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby, islice
 from operator import attrgetter
@@ -31,8 +31,10 @@ from keyedstate.epoch.configuration import full_snapshot_rules_in_task
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.epoch.event_time import inputs_at_start, watermark_after
+from keyedstate.epoch.in_flight import has_rows_in_flight, put_rows_in_flight, take_rows_in_flight
 from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.epoch.restored_state import deltas_since, restore_keyed_state, restore_operator_state
+from keyedstate.errors import RowsInFlightError
 from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.runtime.timers import AtEnd
 from keyedstate.state.clock import BEFORE_TIME, CorrectedClock
@@ -190,8 +192,12 @@ class Partition:
 
         Raises
         ------
+        RowsInFlightError
+            Where the state was restored from an unaligned checkpoint.
         UserFunctionError, OutputTypeError
         """
+        if has_rows_in_flight(self._operator_states):
+            raise RowsInFlightError(self._location.uid)
         self.begin(start)
         at_end = AtEnd.DRAINED if start.drained else AtEnd.EPOCH
         yield from evaluate(self._operator, broadcast_rows, batches, stays=self._stays, at_end=at_end)
@@ -205,6 +211,12 @@ class Partition:
         """Run the function over some keyed rows; the epoch continues."""
         self._operator.open()
         yield from self._operator.process_rows(batches)
+
+    def process_rows_in_flight(self) -> Iterator[pa.RecordBatch]:
+        """Process the rows of an unaligned checkpoint that its state does not contain yet."""
+        rows = take_rows_in_flight(self._operator_states, self._keyed.key_groups)
+        if rows:
+            yield from self.process(rows)
 
     def advance(self, watermark: int | None) -> Iterator[pa.RecordBatch]:
         """Move time forward within the epoch, fire the timers that are due, and yield their output.
@@ -230,8 +242,11 @@ class Partition:
         host: HostAddress | None = None,
         task_executor: str | None = None,
         positions: Mapping[str, Any] | None = None,
+        in_flight: Sequence[pa.RecordBatch] = (),
     ) -> str:
         """Write the state after the epoch and the attempt's manifest, and return the path of the manifest.
+
+        Rows `in_flight` are written too: they come before the positions, and are not in the state yet.
 
         Raises
         ------
@@ -239,7 +254,9 @@ class Partition:
             As `EpochWriter.end`.
         """
         processed = time.perf_counter()
+        put_rows_in_flight(self._operator_states, in_flight)
         files = self._writer.end(wait=not self._stays)
+        take_rows_in_flight(self._operator_states, self._keyed.key_groups)
         written = time.perf_counter()
         manifest = replace(
             self._plan.manifest(start.identity, self._keyed, self._operator, files),

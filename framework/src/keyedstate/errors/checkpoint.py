@@ -267,6 +267,16 @@ class IncompleteEpochError(CheckpointError):
     )
 
 
+class RowsInFlightError(CheckpointError):
+    """An unaligned checkpoint of a run without Spark, from which a query on Spark cannot begin."""
+
+    uid: str
+    message = (
+        "the state of {uid!r} is from an unaligned checkpoint, with rows that only a run without Spark can "
+        "process. Run it there until its end or until Ctrl-C: its last checkpoint has no such rows."
+    )
+
+
 class TransferCancelledError(CheckpointError):
     """A transfer that its caller has cancelled; nothing of it is left."""
 

@@ -32,7 +32,9 @@ def test_the_first_barrier_triggers_and_rows_before_the_others_become_channel_st
     fast, slow = 0, 1
     assert task.receive(fast, "a", "b", UNALIGNED, "c") == ["0:a", "0:b", "snapshot 1", "0:c"]
     assert task.receive(slow, "1", "2") == ["1:1", "1:2"]
+    assert task.gate.collecting == {slow}
     assert task.receive(slow, UNALIGNED, "3") == ["complete 1", "1:3"]
+    assert task.gate.collecting == set()
     assert task.snapshots == {1: {fast: ["a", "b"], slow: []}}
     assert task.channel_state == {1: {slow: ("1", "2")}}
     assert task.gate.blocked == set()
@@ -187,15 +189,11 @@ def test_nothing_times_out_after_the_channels_have_ended():
 
 def test_a_barrier_that_is_unaligned_already_ends_the_alignment_of_the_others():
     """BAR-04: the task before this one had its timeout earlier."""
-    task = aligning(2)
+    task = aligning(3)
     task.receive(0, PATIENT, "a", now=100)
-    assert task.receive(1, "x", PATIENT.as_unaligned(), now=110) == [
-        "1:x",
-        "snapshot 1",
-        "complete 1",
-        "0:a",
-    ]
-    assert task.channel_state == {1: {}}
+    assert task.receive(1, "x", PATIENT.as_unaligned(), now=110) == ["1:x", "snapshot 1", "0:a"]
+    assert task.receive(2, "m", PATIENT, now=120) == ["2:m", "complete 1"]
+    assert task.channel_state == {1: {2: ("m",)}}
 
 
 @pytest.mark.parametrize("timeout", [0, 50, None])

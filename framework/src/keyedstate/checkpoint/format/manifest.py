@@ -219,8 +219,12 @@ class CheckpointMetadata:
 
     @property
     def watermark(self) -> int | None:
-        """The watermark when the epoch began; None where it is not known."""
-        return _latest(part.watermark for part in self.parts)
+        """The watermark of all tasks; None where it is not known.
+
+        It is the least one: in an unaligned checkpoint a task may be behind others, with rows in flight.
+        """
+        known = [part.watermark for part in self.parts if part.watermark is not None]
+        return min(known) if len(known) == len(self.parts) else None
 
     @property
     def largest_event_time(self) -> int | None:

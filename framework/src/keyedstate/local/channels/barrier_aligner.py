@@ -47,6 +47,10 @@ class BarrierAligner(InputGate[T]):
         self._in_flight: dict[int, list[InFlight[T]]] | None = None
 
     @property
+    def collecting(self) -> frozenset[int]:
+        return frozenset() if self._in_flight is None else frozenset(self._open - self._arrived)
+
+    @property
     def deadline_ms(self) -> int | None:
         if self._current is None or self._in_flight is not None:
             return None

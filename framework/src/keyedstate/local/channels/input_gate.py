@@ -128,6 +128,11 @@ class InputGate(ABC, Generic[T]):
         return frozenset(self._blocked)
 
     @property
+    def collecting(self) -> frozenset[int]:
+        """The channels whose barrier has not arrived in an unaligned checkpoint, whose snapshot was taken."""
+        return frozenset()
+
+    @property
     def deadline_ms(self) -> int | None:
         """The time of the next `poll` at the latest, even if nothing arrives; None where there is none."""
         return None

@@ -36,7 +36,13 @@ from keyedstate.local.run.operator_task import RunIdentity, new_operator_id
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.local.run.stop_request import StopRequest
 from keyedstate.local.sources.source import Source
-from keyedstate.options import CHECKPOINT_INTERVAL, CHECKPOINT_MODE, EXACTLY_ONCE
+from keyedstate.options import (
+    AT_LEAST_ONCE,
+    CHECKPOINT_ALIGNMENT_TIMEOUT,
+    CHECKPOINT_INTERVAL,
+    CHECKPOINT_MODE,
+    UNALIGNED,
+)
 from keyedstate.runtime.timers import AtEnd
 from keyedstate.state.clock import END_OF_TIME, system_clock
 
@@ -152,7 +158,7 @@ class _Running:
             for number in range(partitions.parallelism):
                 subtask = SubtaskProcess(number, len(self._inputs.reading))
                 self._subtasks.append(subtask)
-                aligns = plan.config[CHECKPOINT_MODE] == EXACTLY_ONCE
+                aligns = plan.config[CHECKPOINT_MODE] != AT_LEAST_ONCE
                 subtask.control.put(Begin(partitions, number, identity, operator_id, epoch, aligns))
             self._unfinished = set(self._subtasks)
             opened = [subtask.next(Opened) for subtask in self._subtasks]
@@ -223,11 +229,16 @@ class _Running:
 
     def end_epoch(self, at_end: AtEnd, *, is_last: bool) -> None:
         """Send the barriers of the epoch behind the rows that were read."""
-        end = EndEpoch(self.epoch, at_end, is_last, self._inputs.positions())
+        mode, timeout_ms = self._plan.config[CHECKPOINT_MODE], None
+        if mode == UNALIGNED and not is_last:
+            # The last one has no rows in flight, so that anything may continue from it.
+            timeout_ms = self._plan.config[CHECKPOINT_ALIGNMENT_TIMEOUT]
+        barrier = Barrier(self.epoch, system_clock(), alignment_timeout_ms=timeout_ms)
+        end = EndEpoch(barrier, at_end, is_last, self._inputs.positions())
         for subtask in self._subtasks:
             subtask.control.put(end)
         for feed in self._feeds:
-            feed.send(Barrier(self.epoch, system_clock()))
+            feed.send(barrier)
         self.is_ending = True
 
     def begin_epoch(self) -> None:

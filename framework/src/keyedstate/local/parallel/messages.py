@@ -8,6 +8,7 @@ from typing import Any
 
 from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata
 from keyedstate.epoch.partition_plan import PartitionPlan
+from keyedstate.local.channels import Barrier
 from keyedstate.local.run.operator_task import RunIdentity
 from keyedstate.runtime.timers import AtEnd
 
@@ -52,11 +53,11 @@ class BroadcastEnd:
 
 @dataclass(frozen=True)
 class EndEpoch:
-    """To a subtask: the barrier of this checkpoint comes.
+    """To a subtask: the barrier of the epoch is in its channels, behind rows that it may overtake.
 
     Attributes
     ----------
-    epoch : int
+    barrier : Barrier
     at_end : AtEnd
         Which timers fire at its end.
     is_last : bool
@@ -65,7 +66,7 @@ class EndEpoch:
         As `AttemptManifest.positions`.
     """
 
-    epoch: int
+    barrier: Barrier
     at_end: AtEnd
     is_last: bool
     positions: Mapping[str, Any]

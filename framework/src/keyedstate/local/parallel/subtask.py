@@ -20,6 +20,7 @@ from keyedstate.errors.base import described
 from keyedstate.local.channels import (
     Action,
     BarrierAligner,
+    BarrierAnnouncement,
     BarrierTracker,
     CompleteCheckpoint,
     InputGate,
@@ -67,7 +68,7 @@ class Subtask:
         self._channels = channels
         self._valve = WatermarkValve(len(channels))
         self._watermark: int | None = None
-        #: The end of the current epoch, from its snapshot on.
+        #: The end of the current epoch, from the moment when it was announced.
         self._end: EndEpoch | None = None
         self._is_over = False
         self._task = OperatorTask(begin.plan, begin.number, begin.identity, begin.operator_id, begin.epoch)
@@ -78,30 +79,45 @@ class Subtask:
         while isinstance(message := _next(self._control), pa.RecordBatch):
             self._send_rows(self._task.process_broadcast(message))
         assert isinstance(message, BroadcastEnd)
+        self._send_rows(self._task.process_rows_in_flight())
         while not self._is_over:
             action = self._gate.poll(system_clock())
             if action is not None:
                 self._do(action)
             else:
-                self._receive(_TICK)
+                self._receive(self._with_room(), self._until_deadline())
                 self._send_rows(self._task.advance(self._watermark))
 
     def close(self) -> None:
         """Close the function and release the state."""
         self._task.close()
 
-    def _receive(self, timeout: float) -> None:
-        """Read one element of each channel that has one, and whose queue has room."""
-        channels = {
-            number: channel
-            for number, channel in enumerate(self._channels)
-            if self._gate.queued(number) < _QUEUED
-        }
-        wait(list(channels.values()), (), timeout)
+    def _with_room(self) -> list[int]:
+        """Return the channels whose queues have room."""
+        return [number for number in range(len(self._channels)) if self._gate.queued(number) < _QUEUED]
+
+    def _until_deadline(self) -> float:
+        """Return the seconds after which time has to move forward."""
+        deadline = self._gate.deadline_ms
+        return _TICK if deadline is None else min(max(deadline - system_clock(), 0) / 1000.0, _TICK)
+
+    def _receive(self, numbers: Iterable[int], timeout: float | None) -> None:
+        """Wait for elements, and read one of each of these channels that has one."""
+        channels = {number: self._channels[number] for number in numbers}
+        # Its next message is the end of the epoch, until that has come.
+        control = [self._control] if self._end is None else []
+        wait([*channels.values(), *control], (), timeout)
+        for connection in control:
+            self._announced(connection.take())
         for number, channel in channels.items():
             element = channel.take()
             if element is not None:
                 self._gate.receive(number, element)
+
+    def _announced(self, end: EndEpoch | None) -> None:
+        if end is not None:
+            self._end = end
+            self._gate.receive(0, BarrierAnnouncement(end.barrier))
 
     def _do(self, action: Action[pa.RecordBatch]) -> None:
         match action:
@@ -113,27 +129,38 @@ class Subtask:
                 if BEFORE_TIME < self._valve.watermark < END_OF_TIME:
                     self._watermark = self._valve.watermark
                     self._send_rows(self._task.advance(self._watermark))
-            case TakeSnapshot(barrier):
-                self._end = _next(self._control)
-                assert isinstance(self._end, EndEpoch)
-                assert self._end.epoch == barrier.checkpoint_id
+            case TakeSnapshot():
+                if self._end is None:
+                    self._announced(_next(self._control))
+                assert self._end is not None
                 self._send_rows(self._task.end(self._end.at_end))
-            case CompleteCheckpoint():
-                self._finish_epoch()
+                # The state must not change before it is written.
+                while collecting := self._gate.collecting:
+                    self._receive(collecting, None)
+            case CompleteCheckpoint(_, channel_state):
+                self._finish_epoch(
+                    [
+                        element
+                        for elements in channel_state.values()
+                        for element in elements
+                        if isinstance(element, pa.RecordBatch)
+                    ]
+                )
             case _:
                 raise AssertionError(f"{action}: nothing cancels a barrier, and no channel ends or is idle")
 
-    def _finish_epoch(self) -> None:
+    def _finish_epoch(self, in_flight: Sequence[pa.RecordBatch]) -> None:
         """Write the state, and begin the next epoch when the checkpoint is published."""
         assert self._end is not None, "a snapshot comes before its checkpoint is complete"
+        end, self._end = self._end, None
         if not self._keeps_state:
             _send(self._control, Finished(None))
         else:
-            _send(self._control, Finished(self._task.finish(self._end.positions)))
-        self._is_over = self._end.is_last
+            _send(self._control, Finished(self._task.finish(end.positions, in_flight)))
+        self._is_over = end.is_last
         if not self._is_over:
             assert isinstance(_next(self._control), Published)
-            self._task.begin_epoch(self._end.epoch + 1)
+            self._task.begin_epoch(end.barrier.checkpoint_id + 1)
 
     def _send_rows(self, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in batches:

@@ -96,7 +96,7 @@ class Job:
             running = _Running(operators, self._receivers)
             yield Restored.of(operators[self._plans[-1]].restored, identity)
             for operator in operators.values():
-                yield from running.passed_on(operator, operator.process_broadcast())
+                yield from running.passed_on(operator, operator.begin())
             if checkpoints is None:
                 for batches in running.steps():
                     yield from batches

@@ -57,14 +57,13 @@ class RunningOperator:
         """The channels of its sources that have not ended, each with the number of the input."""
         return self._inputs.reading
 
-    def process_broadcast(self) -> Iterator[pa.RecordBatch]:
-        """Process the rows of the broadcast side, all of them."""
+    def begin(self) -> Iterator[pa.RecordBatch]:
+        """Process what comes before the channels: the broadcast side, and rows that were in flight."""
         broadcast = self.plan.read.broadcast
-        if broadcast is None:
-            return
-        for channel in broadcast.channels():
+        for channel in () if broadcast is None else broadcast.channels():
             while (batch := channel.read()) is not None:
                 yield from self._task.process_broadcast(batch)
+        yield from self._task.process_rows_in_flight()
 
     def receive(self, number: int, channel: str, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Process rows of one of the inputs; `advance` then moves time."""

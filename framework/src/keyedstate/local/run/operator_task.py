@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,10 @@ class OperatorTask:
         """Process rows of the broadcast side."""
         yield from self._partition.process_broadcast([batch])
 
+    def process_rows_in_flight(self) -> Iterator[pa.RecordBatch]:
+        """Process the rows of an unaligned checkpoint that its state does not contain yet, before others."""
+        yield from self._partition.process_rows_in_flight()
+
     def process(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Process rows, which have key groups."""
         yield from self._partition.process([batch])
@@ -101,11 +105,13 @@ class OperatorTask:
         """End the rows of an epoch, or of the run."""
         yield from self._partition.end(at_end)
 
-    def finish(self, positions: Mapping[str, Any]) -> Acknowledgement:
-        """Write the state after the epoch, with the positions of the sources."""
+    def finish(
+        self, positions: Mapping[str, Any], in_flight: Sequence[pa.RecordBatch] = ()
+    ) -> Acknowledgement:
+        """Write the state after the epoch, with the positions of the sources, and rows before these."""
         assert isinstance(self._partition, Partition), "only kept state has epochs"
         assert self._start is not None, "an epoch has begun"
-        path = self._partition.finish(self._start, positions=positions)
+        path = self._partition.finish(self._start, positions=positions, in_flight=in_flight)
         return Acknowledgement(self._start.identity, path)
 
     def begin_epoch(self, epoch: int) -> None:

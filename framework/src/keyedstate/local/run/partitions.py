@@ -32,6 +32,10 @@ class BoundedPartition:
         self._operator.open()
         yield from self._operator.process_rows(batches)
 
+    def process_rows_in_flight(self) -> Iterator[pa.RecordBatch]:
+        """Do nothing: there is no checkpoint."""
+        yield from ()
+
     def advance(self, watermark: int | None) -> Iterator[pa.RecordBatch]:
         """Do nothing: time stands still until the input is over."""
         yield from ()

@@ -186,6 +186,10 @@ class OperatorStateBackend:
         self._requested[meta.name] = meta
         return accessor
 
+    def remove_state(self, name: str) -> None:
+        """Remove a registered state and its elements; its accessor must not be used any more."""
+        del self._states[name], self._accessors[name], self._requested[name]
+
     @contextmanager
     def broadcast_side(self) -> Iterator[None]:
         """Allow changes of broadcast states inside the ``with`` block."""
