@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 import keyedstate as ks
 from keyedstate import local
 from keyedstate.cli.demo.flights import SPARK_SCHEMA, write_flights
+from keyedstate.errors import NotForkableError
 from keyedstate.savepoints import Savepoint
 
 FILES = 8
@@ -93,6 +94,53 @@ def run_on_spark(
 
 def _in_microseconds(type_: pa.DataType) -> pa.DataType:
     return pa.timestamp("us", "UTC") if pa.types.is_timestamp(type_) else type_
+
+
+def link(files: list[Path], folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for file in files:
+        os.link(file, folder / file.name)
+
+
+def test_a_fork_on_spark_reads_the_files_that_a_local_run_has_not_read(
+    spark: SparkSession, flights: Path, tmp_path: Path
+):
+    everything = in_order(
+        run_local(ds.dataset(flights / "all"), windows, at(tmp_path / "whole"), drains=True)
+    )
+    incoming, first, forked, third = (tmp_path / name for name in ("in coming", "first", "forked", "third"))
+    files = sorted((flights / "all").iterdir())
+    link(files[:5], incoming)
+    made = run_local(ds.dataset(incoming), windows, at(first))
+
+    savepoint = Savepoint.create(tmp_path / "after-local", str(first / "state"))
+    savepoint.fork(forked / "spark", forked / "state")
+    link(files[5:7], incoming)
+    made += run_on_spark(spark, incoming, forked, windows, at(forked, parallelism=2))
+
+    Savepoint.create(tmp_path / "after-spark", str(forked / "state"), str(forked / "spark"))
+    link(files[7:], incoming)
+    config = at(third, **{"restore.savepoint": str(tmp_path / "after-spark")})
+    made += run_local(ds.dataset(incoming), windows, config, drains=True)
+    assert in_order(made) == everything
+
+
+def test_a_savepoint_in_the_middle_of_a_file_cannot_be_forked(flights: Path, tmp_path: Path):
+    table = pq.read_table(flights / "all")
+    (tmp_path / "one").mkdir()
+    pq.write_table(pa.concat_tables([table] * 20), tmp_path / "one" / "0.parquet")
+    files, config = ds.dataset(tmp_path / "one"), at(tmp_path)
+    stream = local.keyed(files, "tailnum", uid="operator", config=config, event_time=EVENT_TIME)
+    with pytest.raises(RuntimeError, match="stop"):
+        silences(stream).for_each(_stop_at_epoch_1)
+    savepoint = Savepoint.create(tmp_path / "savepoint", str(tmp_path / "state"))
+    with pytest.raises(NotForkableError):
+        savepoint.fork(tmp_path / "forked", tmp_path / "forked-state")
+
+
+def _stop_at_epoch_1(rows: pa.Table, epoch: int) -> None:
+    if epoch == 1:
+        raise RuntimeError("stop")
 
 
 def at(folder: Path, **options: Any) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 A value of another type than its annotation is refused: nothing is converted.  A field with a default may be
 missing, and unknown ones are ignored, so that files of earlier and later versions can be read.  The metadata
-of a field may have its name in JSON, ``json``.
+of a field may have its name in JSON, ``json``; ``json_omits_default`` leaves it out where it has its default.
 """
 
 from __future__ import annotations

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import CheckpointMetadata
+from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, SavepointFolder, to_json
+from keyedstate.checkpoint.savepoint.file_positions import files_read_on_spark
 from keyedstate.columns.keyed import with_key_groups
 from keyedstate.columns.spark_types import batch_as_spark_reads
 from keyedstate.local.run.event_time import OperatorTime
 from keyedstate.local.run.plan import OperatorPlan
+from keyedstate.local.sources.files import FileSource
 from keyedstate.local.sources.source import Source, SourceChannel
+from keyedstate.options import RESTORE_SAVEPOINT
 from keyedstate.state.clock import BEFORE_TIME, Clock
 
 #: The channel of the rows that another operator yields.
@@ -48,7 +52,7 @@ class InputChannels:
 
     def restore(self, checkpoint: CheckpointMetadata | None, watermark: int | None) -> None:
         """Move the channels to their positions in a checkpoint, whose watermark continues."""
-        positions = {} if checkpoint is None else checkpoint.positions or {}
+        positions = {} if checkpoint is None else self._positions_in(checkpoint)
         self._time = OperatorTime(self._plan.partitions.event_times, watermark)
         now = self._clock()
         for number in self._upstream:
@@ -59,6 +63,21 @@ class InputChannels:
             if position is not None:
                 channel.seek(position["offset"])
             self._time.add_channel(number, channel.name, _times(position), now)
+
+    def _positions_in(self, checkpoint: CheckpointMetadata) -> Mapping[str, Any]:
+        """Return positions as `AttemptManifest.positions` has them; those of Spark are in its savepoint."""
+        location = self._plan.config.get(RESTORE_SAVEPOINT)
+        if checkpoint.positions is not None or location is None:
+            return checkpoint.positions or {}
+        savepoint = SavepointFolder.open(CheckpointStorage.open(location, self._plan.config))
+        read = files_read_on_spark(savepoint)
+        found: dict[str, Any] = {}
+        for number, channel in self._channels:
+            name, source = str(number + 1), self._plan.read.inputs[number].rows
+            if isinstance(source, FileSource) and name in read:
+                position = {"offset": to_json(read[name]), "event_times": {}}
+                found.setdefault(name, {})[channel.name] = position
+        return found
 
     def keyed(self, number: int, channel: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of an input as the operator processes them, with key groups; note their event times."""

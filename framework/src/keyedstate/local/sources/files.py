@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyarrow.fs import LocalFileSystem
 
+from keyedstate.checkpoint import from_json, to_json
+from keyedstate.checkpoint.savepoint.file_positions import FilePosition
 from keyedstate.errors import SourceError
 from keyedstate.local.sources.batches import BATCH_ROWS
 from keyedstate.local.sources.source import SourceChannel
@@ -37,7 +41,7 @@ class FileSource:
         if channels < 1:
             raise SourceError(f"{channels} channels", "a source has at least one channel", "Give 1 or more.")
         self.schema: pa.Schema = dataset.schema
-        self._fragments = {fragment.path: fragment for fragment in dataset.get_fragments()}
+        self._fragments = {_name_of(fragment): fragment for fragment in dataset.get_fragments()}
         self._channels = channels
 
     def channels(self) -> Sequence[SourceChannel]:
@@ -47,6 +51,12 @@ class FileSource:
             # Not the position of the file in the list, which changes when files are added.
             of_channel[zlib.crc32(path.encode()) % self._channels][path] = self._fragments[path]
         return [_FileChannel(str(number), files, self.schema) for number, files in enumerate(of_channel)]
+
+
+def _name_of(fragment: Any) -> str:
+    """Return the path of a file, the same whatever the folder is in which the program runs."""
+    path: str = fragment.path
+    return os.path.abspath(path) if isinstance(fragment.filesystem, LocalFileSystem) else path
 
 
 class _FileChannel:
@@ -66,12 +76,13 @@ class _FileChannel:
         return next(self._batches, None)
 
     def offset(self) -> Any:
-        """Return the names of the files that were read, and the number of rows of the one being read."""
-        return {"done": list(self._done), "file": self._current, "rows": self._rows}
+        """Return a `FilePosition`: the files that were read, and the number of rows of the one being read."""
+        return to_json(FilePosition(tuple(self._done), self._current, self._rows))
 
     def seek(self, offset: Any) -> None:
         """Skip the files and rows before an offset."""
-        self._done, self._current, self._rows = list(offset["done"]), offset["file"], offset["rows"]
+        position = from_json(FilePosition, offset)
+        self._done, self._current, self._rows = list(position.done), position.file, position.rows
         if self._current is not None and self._current not in self._files:
             raise SourceError(
                 f"the file {self._current}",

@@ -25,6 +25,7 @@ from keyedstate.checkpoint import (
     lease,
 )
 from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_canonical
+from keyedstate.checkpoint.savepoint.file_positions import spark_files_of
 from keyedstate.checkpoint.savepoint.location import operators_in
 from keyedstate.checkpoint.savepoint.savepoint import Progress
 from keyedstate.checkpoint.storage.filesystem import Location
@@ -77,6 +78,13 @@ def savepoint_of(
         if location is not None and position is not None:
             for path, data in location.files_at(position.epoch).items():
                 writer.add_spark_file(path, data)
+        if location is None:
+            # Those that Spark would have, where a local run has read files to their ends.
+            files = spark_files_of(each.metadata for each in leases)
+            for path, data in files.items():
+                writer.add_spark_file(path, data)
+            if files:
+                position = SparkPosition(leases[0].metadata.query_id, leases[0].metadata.epoch)
         copied = CopyProgress(
             sum(bytes_of(each.metadata) for each in leases),
             _renewing(leases, progress or (lambda done, total: None)),

@@ -51,7 +51,8 @@ class Savepoint(SavepointFolder):
             The query's ``checkpointLocation``.  With it the savepoint is that of the newest micro-batch that
             Spark has committed and the operators retain, and may be forked.  Without it the savepoint is that
             of the newest epoch of which all operators have a checkpoint, and only a new query may start from
-            it.
+            it.  That of a local run that has read files to their ends may be forked all the same: a query on
+            Spark does not read them again.
         uids : sequence of str, optional
             The operators; by default all of the query.
         epoch : int, optional
