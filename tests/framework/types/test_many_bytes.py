@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import pytest
@@ -23,6 +24,16 @@ COLUMNS: dict[str, tuple[types.TypeSerializer[Any], list[Any]]] = {
     "nullable numbers": (types.nullable(types.INT32), [1, None, -1]),
     "nullable rows": (types.nullable(types.tuple_of(types.INT32)), [(1,), None]),
     "none": (types.INT64, []),
+    "lists of numbers": (types.list_of(types.INT16), [[], [1], [-(2**15), 2**15 - 1], list(range(300))]),
+    "lists of fractions": (types.list_of(types.FLOAT64), [[0.5, -0.0], [float("inf"), 1.0]]),
+    "maps of numbers": (
+        types.map_of(types.INT64, types.INT32),
+        [{}, {1: 2}, {-(2**63): -1, 2**63 - 1: 2**31 - 1}, {5: None, 6: 7}, {n: n for n in range(300)}],
+    ),
+    "maps of numbers and fractions": (
+        types.map_of(types.FLOAT64, types.FLOAT64),
+        [{0.5: -0.0}, {2.0: float("inf")}],
+    ),
 }
 
 
@@ -57,3 +68,54 @@ def test_bytes_of_a_wrong_length_among_many_are_refused() -> None:
     for data in ([b"\0" * 8, b"\0" * 7], [b"\0" * 9, b"\0" * 7]):
         with pytest.raises(CorruptDataError):
             types.INT64.from_bytes_many(data)
+
+
+@pytest.mark.parametrize(
+    "value", [{1: True}, {True: 1}, {2**63: 1}, {1: 2**63}, {1: 1.0}, {"1": 1}, {1: "1"}]
+)
+def test_a_wrong_number_in_a_map_is_refused_by_its_name(value: Any) -> None:
+    numbers = types.map_of(types.INT64, types.INT64)
+    for write in (lambda: numbers.to_bytes(value), lambda: numbers.to_bytes_many([{1: 1}, value])):
+        with pytest.raises(ValueTypeError):
+            write()
+
+
+@pytest.mark.parametrize("value", [[1, True], [2**63], [1.0], ["1"], [None], (1,)])
+def test_a_wrong_number_in_a_list_is_refused_by_its_name(value: Any) -> None:
+    numbers = types.list_of(types.INT64)
+    for write in (lambda: numbers.to_bytes(value), lambda: numbers.to_bytes_many([[1], value])):
+        with pytest.raises(ValueTypeError):
+            write()
+
+
+@pytest.mark.parametrize("data", [b"", b"\0\0\0\1", b"\0\0\0\2" + b"\0" * 8, b"\0\0\0\1" + b"\0" * 9])
+def test_a_damaged_list_of_numbers_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptDataError):
+        types.list_of(types.INT64).from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0\0",
+        b"\0\0\0\1",
+        b"\0\0\0\2" + b"\0" * 17,
+        b"\0\0\0\0" + b"\0" * 17,
+        b"\0\0\0\1" + b"\0" * 18,
+        b"\xff\xff\xff\xff" + b"\0" * 17,
+    ],
+)
+def test_a_damaged_map_of_numbers_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptDataError):
+        types.map_of(types.INT64, types.INT64).from_bytes(data)
+
+
+def test_every_nan_in_a_list_or_map_has_the_same_bytes() -> None:
+    one, other = float("nan"), struct.unpack(">d", b"\xff\xf8\0\0\0\0\0\1")[0]
+    for serializer, made in (
+        (types.list_of(types.FLOAT64), lambda nan: [1.0, nan]),
+        (types.map_of(types.FLOAT64, types.FLOAT64), lambda nan: {1.0: nan}),
+        (types.map_of(types.FLOAT64, types.FLOAT64), lambda nan: {nan: 1.0}),
+    ):
+        assert serializer.to_bytes(made(one)) == serializer.to_bytes(made(other))

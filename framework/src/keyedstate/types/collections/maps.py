@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Collection, Sequence
-from itertools import chain, pairwise
+from itertools import chain, pairwise, repeat
+from struct import Struct
+from struct import error as StructError
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from keyedstate.types.contract.composite import (
     FEW,
     ContainerSerializer,
     Conversion,
+    are_plain_numbers,
     converted,
     read_inner,
     require_immutable,
@@ -28,6 +31,8 @@ from keyedstate.types.scalars.namespaces import VoidSerializer
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_COUNT = Struct(">i")
 
 
 @restorable
@@ -53,6 +58,9 @@ class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
         self.key_serializer = key
         self.value_serializer = value
         self.needs_canonical = key.needs_canonical or value.needs_canonical
+        codes = key.fixed_code, value.fixed_code
+        #: The bytes of an entry whose value is not None, where they are always as many.
+        self._entry = Struct(f">{codes[0]}?{codes[1]}") if all(codes) else None
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -79,6 +87,37 @@ class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
             key = deserialize_key(source)
             values[key] = None if source.read_boolean() else deserialize_value(source)
         return values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MapSerializer, self.inners
+
+    def to_bytes(self, value: dict[K, V | None]) -> bytes:
+        if (
+            self._entry is not None
+            and value.__class__ is dict
+            and are_plain_numbers(self.key_serializer.fixed_code, value)
+            and are_plain_numbers(self.value_serializer.fixed_code, value.values())
+        ):
+            entries = map(self._entry.pack, value, repeat(False), value.values())
+            try:
+                return b"".join((_COUNT.pack(len(value)), *entries))
+            except StructError:  # a number that does not fit
+                pass
+        return super().to_bytes(value)
+
+    def to_bytes_many(self, values: Sequence[dict[K, V | None]]) -> list[bytes]:
+        return super().to_bytes_many(values) if self._entry is None else list(map(self.to_bytes, values))
+
+    def from_bytes(self, data: bytes | bytearray | memoryview) -> dict[K, V | None]:
+        if self._entry is not None and (len(data) - _COUNT.size) % self._entry.size == 0:
+            entries = self._entry.iter_unpack(memoryview(data)[_COUNT.size :])
+            values = {key: item for key, is_none, item in entries if not is_none}
+            if (
+                _COUNT.unpack_from(data) == (len(values),)
+                and len(data) == _COUNT.size + len(values) * self._entry.size
+            ):
+                return values
+        return super().from_bytes(data)
 
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(pa.types.is_map(arrow_type))

@@ -6,6 +6,7 @@ then for each element a null flag byte and the element).
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Sequence
 from itertools import chain, pairwise
 from typing import Any, Generic, TypeVar
@@ -19,6 +20,7 @@ from keyedstate.types.contract.composite import (
     FEW,
     ContainerSerializer,
     Conversion,
+    are_plain_numbers,
     read_inner,
     require_immutable,
     slots_of,
@@ -29,6 +31,8 @@ from keyedstate.types.contract.serializer import TypeSerializer
 
 T = TypeVar("T")
 C = TypeVar("C", bound=Collection[Any])
+
+_COUNT_BYTES = 4
 
 
 class _ElementsSerializer(ContainerSerializer[C], Generic[C]):
@@ -85,6 +89,29 @@ class ListSerializer(_ElementsSerializer["list[T]"], Generic[T]):
     def deserialize(self, source: DataInputView) -> list[T]:
         deserialize = self.element_serializer.deserialize
         return [deserialize(source) for _ in range(source.read_count())]
+
+    def to_bytes(self, value: list[T]) -> bytes:
+        code = self.element_serializer.fixed_code
+        if code and value.__class__ is list and are_plain_numbers(code, value):
+            try:
+                return struct.pack(f">i{len(value)}{code}", len(value), *value)
+            except struct.error:  # a number that does not fit
+                pass
+        return super().to_bytes(value)
+
+    def to_bytes_many(self, values: Sequence[list[T]]) -> list[bytes]:
+        numbers = self.element_serializer.fixed_code is not None
+        return list(map(self.to_bytes, values)) if numbers else super().to_bytes_many(values)
+
+    def from_bytes(self, data: bytes | bytearray | memoryview) -> list[T]:
+        code = self.element_serializer.fixed_code
+        if code:
+            count, rest = divmod(len(data) - _COUNT_BYTES, struct.calcsize(f">{code}"))
+            if count >= 0 and not rest:
+                found, *elements = struct.unpack(f">i{count}{code}", data)
+                if found == count:
+                    return elements
+        return super().from_bytes(data)
 
     def read_dense(self, array: pa.Array) -> list[list[T]]:
         elements, bounds = self._read_elements(array)

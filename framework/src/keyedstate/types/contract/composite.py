@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -128,6 +128,14 @@ class CompositeSerializer(ColumnarSerializer[T], Generic[T]):
     def convert(self, conversions: Sequence[Conversion], value: Any) -> T:
         """Return a value of the converted parts of `value`."""
         raise NotImplementedError(f"{type(self).__name__}.convert, which values of {self!r} need")
+
+
+def are_plain_numbers(code: str | None, values: Collection[Any]) -> bool:
+    """Return whether module ``struct`` writes values as the serializer with this `fixed_code` does."""
+    if code == "d":
+        # Every NaN has the same bytes.
+        return {float}.issuperset(map(type, values)) and not any(value != value for value in values)
+    return {int}.issuperset(map(type, values))
 
 
 def converted(conversion: Conversion, value: Any) -> Any:
