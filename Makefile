@@ -15,7 +15,7 @@ COMPILED := .venv/.compiled
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
-.PHONY: help setup java demo demo-local test test-fast test-quick test-model test-protocol soak faults chaos bench bench-state bench-segment bench-types bench-checkpoint \
+.PHONY: help setup java demo demo-local test test-fast test-quick test-model test-protocol soak faults faults-local chaos bench bench-state bench-segment bench-types bench-checkpoint \
         bench-rocksdb bench-spillable bench-timers bench-keygroups bench-local bench-memory bench-window bench-join bench-transport bench-sort contract lint format \
         types docs site site-serve coverage tox matrix clean
 
@@ -83,6 +83,9 @@ CAMPAIGN = $(if $(RUNS),--runs $(RUNS)) --seed $(SEED) $(if $(ONLY),--only $(ONL
 
 faults: setup ## a campaign of RUNS=140 runs on Spark with kills, failing writes and zombies (SEED=1, ONLY="17 23")
 	$(WITH_JAVA) PYTHONPATH=tests $(BIN)/python -m faults $(CAMPAIGN) --json reports/faults.json $(ARGS)
+
+faults-local: setup ## a campaign of RUNS=200 runs without Spark with kills, delays, guarantees and rescaling (SEED=1, ONLY="17 23")
+	PYTHONPATH=tests $(BIN)/python -m faults.local $(CAMPAIGN) $(ARGS)
 
 chaos: setup ## a campaign of RUNS=100 runs on Spark with kills, stops and second drivers in real time (SEED=1, ONLY="17 23")
 	$(WITH_JAVA) PYTHONPATH=tests $(BIN)/python -m faults.chaos $(CAMPAIGN) --json reports/chaos.json $(ARGS)

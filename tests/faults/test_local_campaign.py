@@ -1,0 +1,90 @@
+"""The campaign over runs without Spark can be believed: it plans everything and sees each loss."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from faults.local import plans
+from faults.local.histories import execute, judge_counts, judge_windows
+from faults.local.program import BEGIN, WINDOW_SECONDS, rows_of
+
+PLAN = plans.Plan(
+    seed=1,
+    number=1,
+    operator="count",
+    channels=(plans.ChannelPlan(50, 5, 0.5, 0, 4), plans.ChannelPlan(70, 1, 0.5, 0, 0)),
+    runs=(
+        plans.RunPlan(2, "heap-cow", "unaligned", 0, 10, "kill task", 40),
+        plans.RunPlan(3, "rocksdb", "exactly-once", 0, 50, "end", 0),
+    ),
+)
+TWICE = replace(PLAN, runs=(replace(PLAN.runs[0], mode="at-least-once"), PLAN.runs[1]))
+
+
+def test_a_plan_follows_from_seed_and_number_and_everything_is_planned():
+    planned = [plans.plan_of(3, number) for number in range(100)]
+    assert plans.plan_of(3, 17) == planned[17] != plans.plan_of(4, 17)
+    assert plans.Plan.from_json(planned[17].to_json()) == planned[17]
+    runs = [run for plan in planned for run in plan.runs]
+    assert {run.ending for run in runs} == set(plans.ENDINGS)
+    assert {run.mode for run in runs} == set(plans.MODES)
+    assert {run.backend for run in runs} == set(plans.BACKENDS)
+    assert {plan.operator for plan in planned} == set(plans.OPERATORS)
+    assert 30 < sum(plan.exactly_once for plan in planned) < 90
+
+
+def committed_counts():
+    counts: Counter[str] = Counter()
+    rows = []
+    for place in range(len(PLAN.channels)):
+        for row in rows_of(PLAN, place):
+            counts[row.key] += 1
+            rows.append({**row._asdict(), "n": counts[row.key], "ordered": True})
+    return rows
+
+
+def test_the_model_accepts_counts_that_are_right_and_refuses_lost_doubled_and_disordered_rows():
+    rows = committed_counts()
+    assert judge_counts(PLAN, rows) == judge_counts(TWICE, rows) == []
+    assert any("lost 1 rows" in problem for problem in judge_counts(TWICE, rows[1:]))
+    assert any("came 2 times" in problem for problem in judge_counts(PLAN, [*rows, rows[0]]))
+    assert judge_counts(TWICE, [*rows, rows[0]]) == []
+    disordered = [{**rows[0], "ordered": False}, *rows[1:]]
+    assert len(judge_counts(PLAN, disordered)) == 1
+    ahead = [{**row, "n": row["n"] + 1} for row in rows]
+    assert judge_counts(PLAN, ahead), "a row counted twice in the state, and once in the output"
+    assert judge_counts(TWICE, ahead) == []
+
+
+def test_the_model_accepts_windows_that_are_right_and_refuses_others():
+    counts = Counter(
+        (row.key, int((row.ts - BEGIN).total_seconds()) // WINDOW_SECONDS)
+        for place in range(len(PLAN.channels))
+        for row in rows_of(PLAN, place)
+    )
+    windows = [
+        {"key": key, "window_start": BEGIN + dt.timedelta(seconds=WINDOW_SECONDS * window), "n": n}
+        for (key, window), n in counts.items()
+    ]
+    assert judge_windows(PLAN, windows) == judge_windows(TWICE, windows) == []
+    assert len(judge_windows(TWICE, windows[1:])) == 1
+    more = [{**windows[0], "n": windows[0]["n"] + 1}, *windows[1:]]
+    assert len(judge_windows(PLAN, more)) == 1
+    assert judge_windows(TWICE, more) == []
+    assert any("came twice" in problem for problem in judge_windows(TWICE, [*windows, windows[0]]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operator", plans.OPERATORS)
+def test_a_history_with_a_kill_survives_and_one_without_its_last_run_does_not(tmp_path: Path, operator: str):
+    plan = replace(PLAN, operator=operator)
+    (tmp_path / "whole").mkdir()
+    assert execute(plan, tmp_path / "whole") == []
+    (tmp_path / "cut").mkdir()
+    killed = replace(PLAN, runs=PLAN.runs[:1])
+    assert any("lost" in problem for problem in execute(killed, tmp_path / "cut"))
