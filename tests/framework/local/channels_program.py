@@ -1,4 +1,4 @@
-"""A program whose task kills itself: a channel with rows that take long to process, and a fast one.
+"""A program that one of its tasks kills: a channel with rows that take long to process, and a fast one.
 
 Arguments: the folder, ``checkpoint.mode`` with an alignment timeout or without, and ``parallelism``. The rows
 of both channels have one key.
@@ -55,7 +55,7 @@ class _Channel:
 
 
 class Counting(KeyedProcessFunction):
-    """Counts rows by channel; the task is killed once, at a row of the slow channel."""
+    """Counts rows by channel; the program is killed once, at a row of the slow channel."""
 
     counts = MapState("counts", STRING, INT64)
 
@@ -67,6 +67,7 @@ class Counting(KeyedProcessFunction):
             time.sleep(0.004)
             if row.number == 100 and not self._killed.exists():
                 self._killed.touch()
+                os.kill(os.getppid(), signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)
         count = (self.counts.get(row.channel) or 0) + 1
         self.counts.put(row.channel, count)

@@ -72,10 +72,11 @@ class _Pending:
         self.discard()
 
     def discard(self) -> None:
-        """Delete the rows that are not prepared."""
+        """Delete the rows that are not prepared; `_complete` decides about those that are."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        self._prepared = None
         self._path.unlink(missing_ok=True)
 
     def write(self, batch: pa.RecordBatch) -> None:

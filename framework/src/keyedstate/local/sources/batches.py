@@ -22,10 +22,19 @@ class BatchSource:
     schema : pyarrow.Schema
     open_batches : callable
         Returns the batches from the first one on.
+    reads_once : bool, default False
+        Whether it returns only those that were not read yet.
     """
 
-    def __init__(self, schema: pa.Schema, open_batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        open_batches: Callable[[], Iterator[pa.RecordBatch]],
+        *,
+        reads_once: bool = False,
+    ) -> None:
         self.schema = schema
+        self.reads_once = reads_once
         self._open_batches = open_batches
 
     @classmethod
@@ -39,7 +48,7 @@ class BatchSource:
 
         After a restart the program makes the same reader again, and the rows before the offset are skipped.
         """
-        return cls(reader.schema, lambda: iter(reader))
+        return cls(reader.schema, lambda: iter(reader), reads_once=True)
 
     def channels(self) -> Sequence[SourceChannel]:
         """Return the only channel."""

@@ -44,6 +44,8 @@ class RowSource:
 
     def __init__(self, rows: Iterable[Any], schema: object = None) -> None:
         self._rows = rows
+        #: Whether it is an iterator, which gives each row to one reader only.
+        self.reads_once = isinstance(rows, Iterator)
         self._first: list[Any] = []
         if schema is None:
             iterator = iter(rows)

@@ -156,6 +156,6 @@ class ResultStream:
         if self._plan.partitions.parallelism == 1:
             return Job(self._plan, drain=self._drains).elements()
         # Only runs with several processes pay for the import.
-        from keyedstate.local.parallel.job import ParallelJob
+        from keyedstate.local.parallel.restart import restarted
 
-        return ParallelJob(self._plan, drain=self._drains).elements()
+        return restarted(self._plan, drain=self._drains)

@@ -1,0 +1,48 @@
+"""Restarts of a run whose subtask was killed: from the last checkpoint, with the sources there too."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+from keyedstate.errors import SubtaskFailedError
+from keyedstate.local.parallel.job import ParallelJob
+from keyedstate.local.run.elements import Committed, Element
+from keyedstate.local.run.plan import OperatorPlan
+from keyedstate.local.sources.batches import BatchSource
+from keyedstate.local.sources.rows import RowSource
+
+_log = logging.getLogger(__name__)
+
+
+def restarted(plan: OperatorPlan, *, drain: bool) -> Iterator[Element]:
+    """Run an operator with several subtasks; after one was killed, run it again from the last checkpoint.
+
+    A second failure without a checkpoint in between ends the run: the same rows would kill the next one too.
+    Raises as `ParallelJob.elements`.
+    """
+    can_restart = plan.folder is not None and not _reads_once(plan)
+    has_progressed = True
+    while True:
+        try:
+            for element in ParallelJob(plan, drain=drain).elements():
+                has_progressed = has_progressed or isinstance(element, Committed)
+                yield element
+            return
+        except SubtaskFailedError as error:
+            if not (can_restart and has_progressed):
+                raise
+            _log.warning(
+                "subtask %d failed: %s. The run continues from its last checkpoint.",
+                error.subtask,
+                error.reason,
+            )
+            has_progressed = False
+
+
+def _reads_once(plan: OperatorPlan) -> bool:
+    """Return whether a source cannot be read again in this process, such as a generator."""
+    return any(
+        isinstance(input_.rows, (BatchSource, RowSource)) and input_.rows.reads_once
+        for input_ in plan.read.inputs
+    )
