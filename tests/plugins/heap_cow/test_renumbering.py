@@ -65,7 +65,7 @@ def test_entries_that_change_while_numbers_do_are_those_of_a_dict(
 
 
 @pytest.mark.parametrize("backend", ["heap-cow", "spillable"])
-@pytest.mark.parametrize("step", ["copy_from", "adopt_calls", "zeros"])
+@pytest.mark.parametrize("step", ["copy_from", "continue_calls", "zeros"])
 @pytest.mark.parametrize("failing", [1, 2, 6, 10])
 def test_an_error_while_numbers_change_leaves_all_entries_as_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, step: str, failing: int
@@ -104,9 +104,9 @@ def test_an_error_while_numbers_change_leaves_all_entries_as_they_were(
             super().copy_from(*arguments)
             count_call("copy_from")
 
-        def adopt_calls(self, *arguments: Any) -> None:
-            super().adopt_calls(*arguments)
-            count_call("adopt_calls")
+        def continue_calls(self, *arguments: Any) -> None:
+            super().continue_calls(*arguments)
+            count_call("continue_calls")
 
     class Arrays:
         def __getattr__(self, name: str) -> Any:

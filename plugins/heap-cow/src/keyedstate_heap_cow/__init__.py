@@ -22,7 +22,7 @@ else:
     from keyedstate_heap_cow.columntable import CopyOnWriteColumns, fits
     from keyedstate_heap_cow.entry_columns import BEFORE, GONE, NONE, PRESENT, Slots
     from keyedstate_heap_cow.keybytes import KeyBytes, Keys
-    from keyedstate_heap_cow.renumbering import Numbering, flags_of
+    from keyedstate_heap_cow.renumbering import NumberedArray, Numbering, flags_of
 
     COLUMNS = True
 
@@ -40,6 +40,7 @@ __all__ = [
     "KeyBytes",
     "Keys",
     "MapsSnapshot",
+    "NumberedArray",
     "Numbering",
     "Slots",
     "columns_of",

@@ -81,6 +81,7 @@ class CopyOnWriteColumns(
         return self._meta
 
     def replace_meta(self, meta: StateMeta) -> None:
+        self._renumbering = None  # it copies the arrays of the former types
         types = [field.type for field in meta.value_serializer.arrow_type]
         self._fields = [
             Column(field.values.astype(column_dtype(type_), copy=False), field.present)

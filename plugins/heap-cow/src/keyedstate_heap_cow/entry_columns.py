@@ -17,7 +17,7 @@ from keyedstate.backend import Column, StateMeta
 from keyedstate.tables import check_ascending, column_dtype
 from keyedstate_heap_cow.keybytes import KeyBytes, Keys
 from keyedstate_heap_cow.keyindex import KeyIndex
-from keyedstate_heap_cow.renumbering import Numbering, Renumbering, flags_of
+from keyedstate_heap_cow.renumbering import NumberedArray, Numbering, Renumbering, flags_of, longer
 
 N = TypeVar("N")
 
@@ -78,6 +78,8 @@ class EntryColumns(Generic[N]):
         self._most_gone = self.few_unused
         self.numbering = 0
         self._renumbering: Renumbering[N] | None = None
+        #: The entries that have changed since its last slice.
+        self._changed_slots: list[Slots] = []
         #: The running epoch; None before the first one, when changes are not tracked.
         self._epoch: int | None = None
         #: By epoch the entries that were written, each once, and those that were removed, with their `_born`.
@@ -111,19 +113,22 @@ class EntryColumns(Generic[N]):
 
     def _grow(self) -> None:
         """Make the arrays as long as the index; new elements say that there is no entry."""
-        more = self._index.capacity - len(self._live)
-        if more <= 0:
-            return
-        self._live = np.concatenate([self._live, np.zeros(more, np.uint8)])
-        self._born = np.concatenate([self._born, np.full(more, BEFORE, np.int64)])
-        self._changed = np.concatenate([self._changed, np.full(more, BEFORE, np.int64)])
-        self._fields = [
-            Column(
-                np.concatenate([field.values, np.zeros(more, field.values.dtype)]),
-                np.concatenate([field.there, np.zeros(more, np.bool_)]),
-            )
-            for field in self._fields
-        ]
+        capacity = self._index.capacity
+        if capacity > len(self._live):
+            self._set_arrays([longer(array, capacity, missing) for array, missing in self._arrays()])
+
+    def _arrays(self) -> list[NumberedArray]:
+        """Return the arrays with an element for each number."""
+        arrays = [NumberedArray(self._live), NumberedArray(self._born, BEFORE)]
+        arrays.append(NumberedArray(self._changed, BEFORE))
+        for field in self._fields:
+            arrays += [NumberedArray(field.values), NumberedArray(field.there)]
+        return arrays
+
+    def _set_arrays(self, arrays: list[npt.NDArray[Any]]) -> None:
+        """Replace the arrays by others, which no snapshot keeps."""
+        self._live, self._born, self._changed, *fields = arrays
+        self._fields = list(map(Column, fields[::2], fields[1::2]))
         self._readers = set()
 
     def _renumber_unused(self) -> None:
@@ -132,11 +137,14 @@ class EntryColumns(Generic[N]):
         if running is None:
             if self._gone <= self._most_gone or self._gone <= self.most_unused * self._index.count:
                 return
-            running = Renumbering(self._index, self._spaces, self._count, self._tracked_removals())
+            running = Renumbering(
+                self._index, self._spaces, self._count, self._tracked_removals(), self._arrays()
+            )
         # Where a slice fails, what it has copied is dropped, and the next call begins again.
         self._renumbering = None
+        changed, self._changed_slots = self._changed_slots, []
         start, end = running.next_slice(self.renumbered_together)
-        running.copy(self._live[start:end] != GONE)
+        running.copy(self._live[start:end] != GONE, self._arrays(), changed)
         if end < self._index.count:
             self._renumbering = running
         else:
@@ -150,7 +158,7 @@ class EntryColumns(Generic[N]):
     def _renumber(self, renumbering: Renumbering[N]) -> None:
         """Finish: drop removed entries, except those of tracked changes or removed meanwhile."""
         needed = (self._live[: self._index.count] != GONE) | self._tracked_removals()
-        self._exchange(renumbering.finish(needed))
+        self._exchange(renumbering.finish(needed, self._arrays()))
 
     def _exchange(self, made: Numbering[N]) -> None:
         """Exchange the arrays for those with other numbers; where it raises, none is exchanged."""
@@ -163,14 +171,10 @@ class EntryColumns(Generic[N]):
         removed = {
             epoch: [(numbers[slots], born) for slots, born in noted] for epoch, noted in self._removed.items()
         }
-        live = made.taken(self._live)
-        born, changed = (made.taken(epochs, BEFORE) for epochs in (self._born, self._changed))
-        fields = [Column(made.taken(field.values), made.taken(field.there)) for field in self._fields]
         self._index, self._spaces, self._space_numbers = made.index, made.spaces, space_numbers
         self._written, self._removed = written, removed
-        self._live, self._born, self._changed, self._fields = live, born, changed, fields
-        self._readers = set()
-        self._gone = len(made.kept) - self._count
+        self._set_arrays(made.arrays)
+        self._gone = self._index.count - self._count
         self._most_gone = 2 * self._gone + self.few_unused
         self.numbering += 1
 
@@ -209,6 +213,7 @@ class EntryColumns(Generic[N]):
 
     def _set(self, slots: Slots, columns: Sequence[Column], nones: Nones | None, epoch: int) -> Slots:
         """Set the values of entries; returns those that are new, and born in an epoch."""
+        self._note_changed(slots)
         for field, column in zip(self._fields, columns, strict=True):
             field.values[slots] = column.values
             field.there[slots] = True if column.present is None else column.present
@@ -232,7 +237,13 @@ class EntryColumns(Generic[N]):
             # If it is added again within the epoch, it counts as written again.
             self._changed[slots] = BEFORE
 
+    def _note_changed(self, slots: Slots) -> None:
+        """Note entries that an operation changes, where a renumbering may have copied them before."""
+        if self._renumbering is not None:
+            self._changed_slots.append(slots)
+
     def _clear(self, slots: Slots) -> None:
+        self._note_changed(slots)
         self._live[slots] = GONE
         for field in self._fields:
             field.there[slots] = False

@@ -25,7 +25,7 @@ cdef extern from *:
     void keyedstate_prefetch(const void* address) noexcept nogil
 
 #: Raised with every change that the tables need: `compiled_form` has the same number.
-REVISION = 2
+REVISION = 3
 
 cdef uint64_t _WORD = 0x9E3779B97F4A7C15
 cdef uint64_t _LENGTH = 0xC2B2AE3D27D4EB4F
@@ -319,25 +319,23 @@ cdef class KeyIndex:
 
     def copy_from(self, KeyIndex other, const int64_t[::1] kept, const int32_t[::1] spaces):
         """Add entries of another index, which this one lacks, in namespaces given for each."""
-        cdef Py_ssize_t number
+        cdef Py_ssize_t number, slot
         cdef Entry* entry
         cdef const uint8_t* key
         for number in range(kept.shape[0]):
             entry = other._entries + kept[number]
             key = other._bytes + entry.start
-            self._add(
+            slot = self._add(
                 key,
                 entry.length,
                 spaces[number],
                 entry.group,
                 self._hash_of(key, entry.length, spaces[number]),
             )
+            self._entries[slot].call = entry.call
 
-    def adopt_calls(self, KeyIndex other, const int64_t[::1] kept):
-        """Continue the count of calls of another index, from which all entries were copied in this order."""
-        cdef Py_ssize_t number
-        for number in range(kept.shape[0]):
-            self._entries[number].call = other._entries[kept[number]].call
+    def continue_calls(self, KeyIndex other):
+        """Continue the count of calls of another index, from which entries were copied."""
         self._call = other._call
 
 

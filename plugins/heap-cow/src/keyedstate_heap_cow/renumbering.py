@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,10 +12,16 @@ import numpy.typing as npt
 from keyedstate_heap_cow.keyindex import KeyIndex
 
 N = TypeVar("N")
-T = TypeVar("T", bound=np.generic)
 
 Slots = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+
+class NumberedArray(NamedTuple):
+    """An array with an element for each number, and what it has for numbers without an entry."""
+
+    elements: npt.NDArray[Any]
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,34 +33,23 @@ class Numbering(Generic[N]):
     index : KeyIndex
     spaces : list
         The namespaces by their numbers.
-    kept : ndarray of int64
-        The old number of each new one.
+    arrays : list of ndarray
+        The arrays in the order of the other numbers.
     numbers : ndarray of int64
-        The new number of each old one; -1 for a number that is dropped.
+        The other number of each old one; -1 for a number that is dropped.
     """
 
     index: KeyIndex
     spaces: list[N]
-    kept: Slots
+    arrays: list[npt.NDArray[Any]]
     numbers: Slots
-
-    def taken(self, array: npt.NDArray[T], missing: int = 0) -> npt.NDArray[T]:
-        """Return the elements of the entries, and `missing` up to the capacity of the index.
-
-        An array that grew after it was taken would be copied twice.
-        """
-        taken: npt.NDArray[T] = np.zeros(self.index.capacity, array.dtype)
-        # With a mode it needs no copy of what it writes; all indices are in the array.
-        np.take(array, self.kept, out=taken[: len(self.kept)], mode="clip")
-        if missing:
-            taken[len(self.kept) :] = missing
-        return taken
 
 
 class Renumbering(Generic[N]):
-    """Copies the entries of an index into another one, without those that are gone.
+    """Copies the entries of an index, and their elements in arrays, without the entries that are gone.
 
-    The table continues with the old index.  What changes behind the position is found at the end.
+    The table continues with the old ones.  It says which elements have changed since they were copied.  What
+    else changes behind the position is found at the end.
 
     Parameters
     ----------
@@ -65,16 +60,27 @@ class Renumbering(Generic[N]):
         About how many entries are kept.
     tracked : ndarray of bool
         Which numbers are kept although their entries were removed.
+    arrays : sequence of NumberedArray
     """
 
-    def __init__(self, index: KeyIndex, spaces: list[N], entries: int, tracked: Flags) -> None:
+    def __init__(
+        self,
+        index: KeyIndex,
+        spaces: list[N],
+        entries: int,
+        tracked: Flags,
+        arrays: Sequence[NumberedArray],
+    ) -> None:
         self._old = index
         self._old_spaces = spaces
         self._new = KeyIndex(entries + entries // 2, index.used * entries // max(index.count, 1))
+        # Memory of zeros is given out when it is written, slice by slice.
+        self._arrays = [np.zeros(self._new.capacity, array.elements.dtype) for array in arrays]
         self._spaces: list[N] = []
         #: The new number of each old namespace, or -1.
         self._space_numbers = np.empty(0, np.int32)
-        self._kept: list[Slots] = []
+        #: The new number of each old one, plus 1; 0 where it was not copied.
+        self._numbers = np.zeros(index.capacity, np.int64)
         self._tracked = tracked
         #: Up to which old number the entries were copied, and how many numbers there were then.
         self._position, self._count = 0, index.count
@@ -85,32 +91,43 @@ class Renumbering(Generic[N]):
         # More than there are new ones, so that it ends.
         return self._position, min(self._position + size + 2 * grown, self._count)
 
-    def copy(self, exist: Flags) -> None:
-        """Copy the next entries; `exist` says of each number whether it has one."""
+    def copy(self, exist: Flags, arrays: Sequence[NumberedArray], changed: Sequence[Slots]) -> None:
+        """Copy the next entries, and those elements again that have changed.
+
+        Parameters
+        ----------
+        exist : ndarray of bool
+            For each number from the position on whether it has an entry.
+        arrays : sequence of NumberedArray
+        changed : sequence of ndarray of int64
+            Numbers whose elements have changed since the last call.
+        """
+        for slots in changed:
+            self._copy_again(slots, arrays)
         tracked = self._tracked[self._position : self._position + len(exist)]
         kept = exist.copy()
         kept[: len(tracked)] |= tracked
-        self._add(np.flatnonzero(kept) + self._position)
+        self._add(np.flatnonzero(kept) + self._position, arrays)
         self._position += len(exist)
 
-    def finish(self, kept: Flags) -> Numbering[N]:
+    def finish(self, kept: Flags, arrays: Sequence[NumberedArray]) -> Numbering[N]:
         """Copy those entries that must be kept and were not when the copy passed them.
 
         Parameters
         ----------
         kept : ndarray of bool
             For each old number whether its entry must be kept.
+        arrays : sequence of NumberedArray
+            Without changes since the last call of `copy`.
         """
-        numbers = np.full(len(kept), -1, np.int64)
-        for slots in self._kept:
-            kept[slots] = False
-        self._add(np.flatnonzero(kept))
-        copied = np.concatenate(self._kept)
-        numbers[copied] = np.arange(len(copied))
-        self._new.adopt_calls(self._old, copied)
-        return Numbering(self._new, self._spaces, copied, numbers)
+        self._add(np.flatnonzero(kept & (self._numbers[: len(kept)] == 0)), arrays)
+        for made, array in zip(self._arrays, arrays, strict=True):
+            if array.missing:
+                made[self._new.count :] = array.missing
+        self._new.continue_calls(self._old)
+        return Numbering(self._new, self._spaces, self._arrays, self._numbers[: len(kept)] - 1)
 
-    def _add(self, slots: Slots) -> None:
+    def _add(self, slots: Slots, arrays: Sequence[NumberedArray]) -> None:
         spaces = self._old.entries["space"][slots]
         missing = len(self._old_spaces) - len(self._space_numbers)
         if missing:
@@ -120,8 +137,27 @@ class Renumbering(Generic[N]):
         for space in used[self._space_numbers[used] < 0].tolist() if len(slots) else ():
             self._space_numbers[space] = len(self._spaces)
             self._spaces.append(self._old_spaces[space])
+        start = self._new.count
         self._new.copy_from(self._old, slots, self._space_numbers[spaces])
-        self._kept.append(slots)
+        self._numbers = longer(self._numbers, self._old.capacity)
+        self._numbers[slots] = np.arange(start + 1, self._new.count + 1)
+        self._arrays = [longer(made, self._new.capacity) for made in self._arrays]
+        for made, array in zip(self._arrays, arrays, strict=True):
+            made[start : self._new.count] = array.elements[slots]
+
+    def _copy_again(self, slots: Slots, arrays: Sequence[NumberedArray]) -> None:
+        slots = slots[slots < len(self._numbers)]
+        numbers = self._numbers[slots]
+        copied = numbers > 0
+        slots, numbers = slots[copied], numbers[copied] - 1
+        for made, array in zip(self._arrays, arrays, strict=True):
+            made[numbers] = array.elements[slots]
+
+
+def longer(array: npt.NDArray[Any], length: int, missing: int = 0) -> npt.NDArray[Any]:
+    """Return an array of at least a length, with what is missing at its end."""
+    more = length - len(array)
+    return array if more <= 0 else np.concatenate([array, np.full(more, missing, array.dtype)])
 
 
 def flags_of(count: int, parts: Iterable[Slots]) -> Flags:

@@ -27,7 +27,16 @@ import numpy.typing as npt
 from keyedstate.backend import Column, SpillableGroup, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import end_of
-from keyedstate_heap_cow import BEFORE, GONE, CopyOnWriteColumns, Keys, Numbering, Slots, flags_of
+from keyedstate_heap_cow import (
+    BEFORE,
+    GONE,
+    CopyOnWriteColumns,
+    Keys,
+    NumberedArray,
+    Numbering,
+    Slots,
+    flags_of,
+)
 from keyedstate_spillable.accesses import Accesses, CountingTable
 from keyedstate_spillable.change_rows import ChangedRows, epochs_in
 from keyedstate_spillable.column_rows import ColumnRows
@@ -172,11 +181,12 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
 
     # -- arrays -------------------------------------------------------------------------------------------
 
-    def _grow(self) -> None:
-        super()._grow()
-        more = len(self._live) - len(self._marks)
-        if more > 0:
-            self._marks = np.concatenate([self._marks, np.zeros(more, np.uint8)])
+    def _arrays(self) -> list[NumberedArray]:
+        return [*super()._arrays(), NumberedArray(self._marks)]
+
+    def _set_arrays(self, arrays: list[npt.NDArray[Any]]) -> None:
+        *others, self._marks = arrays
+        super()._set_arrays(others)
 
     def _own(self) -> None:
         if self._readers:
@@ -184,10 +194,9 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         super()._own()
 
     def _exchange(self, made: Numbering[N]) -> None:
-        marks = made.taken(self._marks)
+        hand = int(np.count_nonzero(made.numbers[: self._hand] >= 0))
         super()._exchange(made)
-        self._marks = marks
-        self._hand = int(np.count_nonzero(made.kept < self._hand))
+        self._hand = hand
         self._positions.clear()
         for epoch, written in self._written.items():
             # An entry that came back is noted again.
