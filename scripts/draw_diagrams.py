@@ -32,6 +32,7 @@ PURPOSES = {
     "columns": "columns with a key, declared columns",
     "config": "the machinery of options",
     "durations": '"7 days" in milliseconds',
+    "entry_points": "of installed distributions",
     "epoch": "one partition's epoch",
     "errors": "every error",
     "hooks": "the hook specifications",

@@ -29,7 +29,7 @@ PLUGIN_SOURCES = sorted(
 
 #: The rooms of the framework, from the ground up: a room may import those of earlier lines.
 ORDER = (
-    ("errors", "version"),
+    ("entry_points", "errors", "version"),
     ("durations", "keygroups"),
     ("config", "memory", "metrics", "murmur3"),
     ("options", "types", "working_folder"),
@@ -78,6 +78,7 @@ FLOORS = {
 PLUGIN_MAY_IMPORT = {
     "hooks",
     "config",
+    "entry_points",
     "metrics",
     "backend",
     "tables",

@@ -115,7 +115,9 @@ def test_an_executor_with_another_version_is_named(
 def test_an_executor_without_the_backend_is_named(
     events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
 ) -> None:
-    broken_workers.write_text("import keyedstate.plugins as p\np._installed_entry_points = lambda: []\n")
+    broken_workers.write_text(
+        "import keyedstate.plugins as p\np.installed_entry_points = lambda *groups: []\n"
+    )
     with pytest.raises(PreflightError, match="UnknownBackendError: unknown state backend") as caught:
         build(events, tmp_path / "state", one_backend)
     assert caught.value.check == "comparing versions"

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, cast
 
 import pluggy
@@ -30,6 +30,7 @@ from keyedstate.backend import (
     StateTable,
 )
 from keyedstate.config import ConfigOption
+from keyedstate.entry_points import installed_entry_points
 from keyedstate.errors import (
     DuplicateProviderError,
     HookApiVersionError,
@@ -190,7 +191,8 @@ class PluginRegistry:
         #: The hooks of plugins that are no backends, once they were imported and checked.
         self._others: dict[Provider, tuple[str, ...]] = {}
         self._registered: list[object] = []
-        entries = installed() if installed is not None else _installed_entry_points()
+        groups = hooks.ENTRY_POINT_GROUP, hooks.PLUGIN_GROUP
+        entries = installed_entry_points(*groups) if installed is None else installed()
         self._discovered = {entry.value for entry in entries}
         backends = {entry.value for entry in entries if entry.group != hooks.PLUGIN_GROUP}
         for entry in entries:
@@ -470,13 +472,3 @@ def _listed(name: str, names: Sequence[str]) -> bool:
 
 def _normalized(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _installed_entry_points() -> Sequence[EntryPoint]:
-    # A distribution may be found twice (an editable install and its build metadata); one counts.
-    unique = {
-        (group, entry.name, entry.value, entry.dist.name if entry.dist is not None else ""): entry
-        for group in (hooks.ENTRY_POINT_GROUP, hooks.PLUGIN_GROUP)
-        for entry in entry_points(group=group)
-    }
-    return list(unique.values())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from keyedstate.backend import BackendContext
 from keyedstate.errors import DuplicateProviderError, InvalidOptionError, KeyedStateError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
-from keyedstate_spillable import policy as policies
 from keyedstate_spillable.adaptive import AdaptivePolicy
 from keyedstate_spillable.classic import ClassicPolicy
 from keyedstate_spillable.errors import InvalidPolicyError, UnknownPolicyError
@@ -46,16 +43,15 @@ def provided(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Install entry points of a third party beside those of this distribution."""
     (tmp_path / "their_policy.py").write_text(THIRD_PARTY, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    installed = policies.entry_points
 
     def provide(*values: str) -> None:
-        theirs = [EntryPoint("theirs", value, POLICY_GROUP) for value in values]
-
-        def entry_points(*, group: str, name: str | None = None) -> Sequence[EntryPoint]:
-            every = [*installed(group=group), *theirs]
-            return [entry for entry in every if name in (None, entry.name)]
-
-        monkeypatch.setattr(policies, "entry_points", entry_points)
+        for number, value in enumerate(values):
+            metadata = tmp_path / f"theirs_{number}-1.0.dist-info"
+            metadata.mkdir()
+            (metadata / "METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: theirs-{number}\nVersion: 1.0\n"
+            )
+            (metadata / "entry_points.txt").write_text(f"[{POLICY_GROUP}]\ntheirs = {value}\n")
 
     return provide
 

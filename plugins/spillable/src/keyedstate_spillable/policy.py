@@ -12,9 +12,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
+from keyedstate.entry_points import installed_entry_points
 from keyedstate.errors import DuplicateProviderError
 from keyedstate_spillable.errors import InvalidPolicyError, UnknownPolicyError, WeightOrderError
 from keyedstate_spillable.options import POLICY, WEIGHT_REQUESTS, WEIGHT_SIZE
@@ -325,16 +326,13 @@ def make_policy(options: Mapping[str, Any]) -> SpillPolicy:
         Where it cannot be imported or made, or is none.
     """
     name = options[POLICY.name]
-    # A distribution may be found twice (an editable install and its build metadata); one counts.
-    found = {
-        entry.value: (entry, "" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}")
-        for entry in entry_points(group=POLICY_GROUP, name=name)
-    }
+    installed = installed_entry_points(POLICY_GROUP)
+    found = [entry for entry in installed if entry.name == name]
     if not found:
-        raise UnknownPolicyError(name, sorted({entry.name for entry in entry_points(group=POLICY_GROUP)}))
+        raise UnknownPolicyError(name, sorted({entry.name for entry in installed}))
     if len(found) > 1:
-        raise DuplicateProviderError("spill policy", name, sorted(origin for _, origin in found.values()))
-    ((entry, _),) = found.values()
+        raise DuplicateProviderError("spill policy", name, sorted(map(_origin, found)))
+    (entry,) = found
     try:
         factory = entry.load()
     except Exception as error:  # whatever a module raises while it is imported
@@ -343,3 +341,7 @@ def make_policy(options: Mapping[str, Any]) -> SpillPolicy:
     if not isinstance(policy, SpillPolicy):
         raise InvalidPolicyError(name, entry.value, f"it is a {type(policy).__name__} and no SpillPolicy")
     return policy
+
+
+def _origin(entry: EntryPoint) -> str:
+    return "" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
