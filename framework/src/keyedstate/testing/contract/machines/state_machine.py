@@ -130,7 +130,6 @@ class StateMachine(RuleBasedStateMachine):
         self.keyed = keyed
         self.clock = ManualClock(1_000_000)
         self.claimed = [name for name, state in STATES.items() if keyed.holds(state.kind)]
-        self._use(self.claimed)
         self.asynchronous = keyed.claims(Capability.ASYNC_SNAPSHOT)
         self.rescaling = keyed.claims(Capability.RESCALING)
         self.tracking = keyed.implements(TablePart.CHANGE_TRACKING)
@@ -145,7 +144,6 @@ class StateMachine(RuleBasedStateMachine):
         #: What was there when an epoch ended, for each since which the changes are known.
         self.full_snapshots: dict[int, Model] = {}
         self.instances: list[KeyedStateBackend] = []
-        self._start(2, [], Model())
 
     # -- the states -------------------------------------------------------------------------------
 
@@ -156,7 +154,12 @@ class StateMachine(RuleBasedStateMachine):
     )
     def use_few_states(self, states: list[str]) -> None:
         """In one run, so that much happens to each of them; all get their turn."""
-        self._use(states)
+        self.states = states
+        self.timed = [name for name in states if name.startswith(TIMED)]
+        self.operations = [name for name in OPERATIONS if name.partition(".")[0] in states]
+        self.timed_operations = [name for name in self.operations if name.startswith(TIMED)]
+        self.bulk_operations = [name for name in BULK_OPERATIONS if name.partition(".")[0] in states]
+        self._start(2, [], Model())
 
     @rule(writes=_writes("operations"))
     def write(self, writes: list[Write]) -> None:
@@ -406,13 +409,6 @@ class StateMachine(RuleBasedStateMachine):
                 instance.close()
 
     # -- within ---------------------------------------------------------------------------------------
-
-    def _use(self, states: list[str]) -> None:
-        self.states = states
-        self.timed = [name for name in states if name.startswith(TIMED)]
-        self.operations = [name for name in OPERATIONS if name.partition(".")[0] in states]
-        self.timed_operations = [name for name in self.operations if name.startswith(TIMED)]
-        self.bulk_operations = [name for name in BULK_OPERATIONS if name.partition(".")[0] in states]
 
     def _start(self, parallelism: int, handles: Sequence[StateHandle], model: Model) -> None:
         """Continue with instances of a snapshot; snapshots of the old ones are dropped with them."""
