@@ -12,6 +12,10 @@ BIN := .venv/bin
 ENVIRONMENT := .venv/.environment
 COMPILED := .venv/.compiled
 
+# Containers often forbid bytecode. Then each process of Spark, of a host or of a test compiles all that it imports, which
+# takes as long as its work.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Evaluated by the shell of a recipe, not by make: nobody pays for it who does not run Spark.
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
