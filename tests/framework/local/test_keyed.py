@@ -110,6 +110,38 @@ def test_reduced_windows_yield_the_other_columns_of_the_rows():
     assert sorted(found["v"].to_pylist()) == [1, 2]
 
 
+def test_the_inputs_of_one_table_hold_back_the_watermark_of_each_other(tmp_path):
+    class Rows:
+        """Two inputs in one channel: the watermark is that of the slower one."""
+
+        schema = events("a").schema.append(pa.field("sensor", pa.string()))
+
+        def channels(self):
+            return [_Once([("slow", 0), ("fast", 60), ("slow", 2), ("slow", 20)])]
+
+    class _Once:
+        name = "0"
+
+        def __init__(self, rows):
+            self._rows = rows
+
+        def read(self):
+            if not self._rows:
+                return None
+            sensor, number = self._rows.pop(0)
+            row = {"user": "a", "v": number, "ts": minute(number), "sensor": sensor}
+            return pa.RecordBatch.from_pylist([row], Rows.schema)
+
+        def offset(self):
+            return 0
+
+    event_time = EventTime("ts", delay="0 s", inputs="sensor")
+    config = {"checkpoint.dir": str(tmp_path)}
+    stream = keyed(Rows(), "user", uid="sensors", config=config, event_time=event_time)
+    found = stream.window(Tumbling.of("5 minutes")).aggregate(n=count())
+    assert plain(found)[:1] == [("a", minute(0), minute(5), 2)]
+
+
 def test_declared_aggregates_are_emitted_once_for_each_key():
     found = keyed(events("aba"), "user").aggregate(n=count(), total=sum_("v"))
     assert plain(found) == [("a", 2, 2), ("b", 1, 1)]
@@ -200,6 +232,7 @@ def test_what_would_run_is_explained():
     assert "Count" in text
     assert "key: user string, in 128 key groups" in text
     assert "event time ts" in text
+    assert "backend: heap-cow, tasks: 1" in text
 
 
 class NotConnected(KeyedProcessFunction):

@@ -24,7 +24,7 @@ def _lines(plan: OperatorPlan, indent: str) -> Iterator[str]:
     keys = ", ".join(f"{column} {type_}" for column, type_ in partitions.key_columns)
     yield f"{indent}  key: {keys}, in {partitions.max_parallelism} key groups"
     yield f"{indent}  columns: {_columns(plan.outputs.schema)}"
-    yield f"{indent}  backend: {config[BACKEND]}"
+    yield f"{indent}  backend: {config[BACKEND]}, tasks: {partitions.parallelism}"
     if plan.folder is None:
         yield f"{indent}  state: of this run alone; all timers fire at the end of the input"
     else:
