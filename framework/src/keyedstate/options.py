@@ -406,6 +406,13 @@ CLOCK_MAX_SKEW = duration(
     "processing time of the last epoch may be ahead of both. Beyond that, the time of the storage counts.",
 )
 
+WATERMARK_MAX_DRIFT = duration(
+    "watermark.max-drift",
+    0,
+    "How far a channel of a source may be ahead of the slowest one in event time, in a run without Spark. A "
+    "channel that is further ahead is not read until the others have caught up. 0 sets no limit.",
+)
+
 #: The options of the framework: all above.
 OPTIONS: tuple[ConfigOption[Any], ...] = tuple(
     option for option in list(globals().values()) if isinstance(option, ConfigOption)

@@ -50,10 +50,10 @@ def _execute_run(folder: Path, number: int, run: RunPlan) -> list[str]:
             began = folder / f"began-{number}"
             _until(lambda: began.exists() or program.poll() is not None, _LIMIT)
             time.sleep(run.at / 1000.0)
-            if run.ending == "interrupt":
-                os.killpg(program.pid, signal.SIGINT)
-            else:
+            if run.ending == "kill program":
                 program.kill()
+            elif program.poll() is None:
+                os.killpg(program.pid, signal.SIGINT)
         code = program.wait(_LIMIT)
         problems = [] if _is_expected(run, code) else [f"it ended with {code} after {run.ending!r}"]
         if not _until(lambda: not _is_alive(program.pid), _ORPHANS):

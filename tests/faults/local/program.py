@@ -100,16 +100,18 @@ class _Channel:
 
 
 class Counting(KeyedProcessFunction):
-    """Counts the rows of a key, and notes whether those of each channel come in order."""
+    """Counts the rows of a key, and notes whether those of each channel come in order; may kill its task."""
 
     n = ValueState("n", INT64, default=0)
     last = MapState("last", STRING, INT64)
 
-    def __init__(self, kill_at: int | None) -> None:
+    def __init__(self, kill_at: int | None, killed: Path) -> None:
         self._kill_at = kill_at
+        self._killed = killed
 
     def process(self, row: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
-        if row.channel == "0" and row.number == self._kill_at:
+        if row.channel == "0" and row.number == self._kill_at and not self._killed.exists():
+            self._killed.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         if row.process_ms:
             time.sleep(row.process_ms / 1000.0)
@@ -136,7 +138,8 @@ def main(folder: Path, number: int) -> None:
     event_time = EventTime("ts", delay=f"{max(channel.disorder for channel in plan.channels)} s")
     rows = keyed(source, "key", uid=plan.operator, config=config, event_time=event_time)
     if plan.operator == "count":
-        result = rows.process(Counting(run.at if run.ending == "kill task" else None), COUNTED)
+        kill_at = run.at if run.ending == "kill task" else None
+        result = rows.process(Counting(kill_at, folder / f"killed-{number}"), COUNTED)
     else:
         result = rows.window(Tumbling.of(f"{WINDOW_SECONDS} s")).aggregate(n=count())
     if run.ending == "end":

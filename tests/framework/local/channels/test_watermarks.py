@@ -1,11 +1,10 @@
-"""Watermarks of channels: the valve, the generator of a source's channel, and the alignment of sources."""
+"""Watermarks of channels: the valve, and the alignment of sources."""
 
 from __future__ import annotations
 
 import random
 
 from keyedstate.local.channels import (
-    SourceWatermarks,
     Watermark,
     WatermarkAlignment,
     WatermarkStatus,
@@ -133,51 +132,6 @@ def test_random_watermarks_never_go_back_nor_pass_a_channel_that_counts():
                     ), f"seed {seed}"
                     last = mark
             assert (valve.status is ACTIVE) == any(counts), f"seed {seed}"
-
-
-# -- the generator ----------------------------------------------------------------------------------------
-
-
-def test_watermarks_are_emitted_periodically_and_never_decrease():
-    """WM-01."""
-    source = SourceWatermarks(delay_ms=10, idle_ms=None, now=0)
-    assert source.deadline_ms is None
-    assert source.advance(1000) == [], "no row, no watermark"
-    assert source.receive(500, 1010) == []
-    assert source.receive(900, 1050) == []
-    assert source.advance(1199) == []
-    assert source.deadline_ms == 1200
-    assert source.advance(1200) == [Watermark(889)]
-    source.receive(700, 1300)
-    source.receive(None, 1300)
-    assert source.deadline_ms is None
-    assert source.advance(1400) == [], "late rows take nothing back"
-    source.receive(901, 1401)
-    assert source.advance(1600) == [Watermark(890)]
-
-
-def test_a_channel_without_rows_is_idle_after_the_timeout_and_active_with_its_next_row():
-    """WM-02."""
-    source = SourceWatermarks(delay_ms=0, idle_ms=1000, now=0)
-    source.receive(100, 50)
-    assert source.advance(200) == [Watermark(99)]
-    assert source.deadline_ms == 1051
-    assert source.advance(1050) == []
-    assert source.advance(1051) == []
-    assert source.deadline_ms == 1250
-    assert source.advance(1250) == [IDLE]
-    assert source.advance(5000) == [], "once"
-    assert source.deadline_ms is None
-    assert source.receive(300, 5001) == [ACTIVE]
-    assert source.receive(400, 5002) == []
-    assert source.advance(5200) == [Watermark(399)]
-
-
-def test_a_channel_that_never_has_a_row_becomes_idle():
-    """WM-02."""
-    source = SourceWatermarks(delay_ms=0, idle_ms=1000, now=500)
-    assert source.advance(1500) == []
-    assert source.advance(1700) == [IDLE]
 
 
 # -- the alignment of sources -----------------------------------------------------------------------------

@@ -24,7 +24,6 @@ from keyedstate.local.channels.elements import (
     WatermarkStatus,
 )
 from keyedstate.local.channels.input_gate import InputGate
-from keyedstate.local.channels.source_watermarks import SourceWatermarks
 from keyedstate.local.channels.watermark_alignment import WatermarkAlignment
 from keyedstate.local.channels.watermark_valve import WatermarkValve
 
@@ -43,7 +42,6 @@ __all__ = [
     "InFlight",
     "InputGate",
     "Process",
-    "SourceWatermarks",
     "TakeSnapshot",
     "Watermark",
     "WatermarkAlignment",

@@ -16,7 +16,7 @@ class WatermarkAlignment:
     update interval (Flink's ``SourceCoordinator``), so a channel that pauses resumes with an update.  Idle
     channels and those that have ended do not count for the least one.
 
-    A channel that pauses has no rows, but it is not idle: its `SourceWatermarks` do not advance meanwhile.
+    A channel that pauses has no rows, but it is not idle.
 
     Parameters
     ----------

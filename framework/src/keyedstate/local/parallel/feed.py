@@ -25,10 +25,7 @@ class Feed:
         One to each subtask.
     max_parallelism : int
 
-    Attributes
-    ----------
-    ended : bool
-        Whether the channel has no more rows; barriers still follow.
+    Where the channel has ended, barriers still follow.
     """
 
     def __init__(
@@ -37,7 +34,6 @@ class Feed:
         self.number = number
         self.channel = channel
         self.connections = connections
-        self.ended = False
         self._max_parallelism = max_parallelism
 
     @property

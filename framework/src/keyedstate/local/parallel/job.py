@@ -203,12 +203,13 @@ class _Running:
     def read(self) -> bool:
         """Read a batch of each channel whose subtasks have room; return whether there was one."""
         found = False
+        readable = self._inputs.readable()
         for feed in self._feeds:
-            if feed.ended or feed.waits:
+            if feed.waits or (feed.number, feed.channel) not in readable:
                 continue
             batch = feed.channel.read()
             if batch is None:
-                found = feed.ended = True
+                found = True
                 self._inputs.end(feed.number, feed.channel)
             elif batch.num_rows:
                 found = True

@@ -9,7 +9,7 @@ import pyarrow as pa
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.runtime.event_time import event_time_array, largest_by_input
 from keyedstate.state.clock import BEFORE_TIME
-from keyedstate.time import InputTime, watermark_of_inputs
+from keyedstate.time import InputTime, bounded_out_of_orderness, watermark_of_inputs
 
 #: The input of a row where `EventTime.inputs` distinguishes none.
 _ALL = ""
@@ -71,6 +71,25 @@ class OperatorTime:
             for (of_number, of_channel, name), seen in self._seen.items()
             if (of_number, of_channel) == (number, channel)
         }
+
+    def of_channel(self, number: int, channel: str, now: int) -> int | None:
+        """Return the watermark of one channel; None where it is idle."""
+        event_time = self._event_times[number]
+        idle_ms = event_time.idle_ms
+        return min(
+            (
+                bounded_out_of_orderness(seen.largest_event_time, event_time.delay_ms or 0)
+                for place, seen in self._seen.items()
+                if place[:2] == (number, channel) and (idle_ms is None or now - seen.last_seen <= idle_ms)
+            ),
+            default=None,
+        )
+
+    def paused(self, number: int, channel: str, now: int) -> None:
+        """Note that a channel is not read: it is not idle."""
+        for place, seen in self._seen.items():
+            if place[:2] == (number, channel):
+                self._seen[place] = InputTime(seen.largest_event_time, now)
 
     def watermark(self, now: int) -> int | None:
         """Return the watermark at a processing time; None without event time, and before the first row."""

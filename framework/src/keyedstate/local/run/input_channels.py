@@ -11,12 +11,13 @@ from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, Savepoi
 from keyedstate.checkpoint.savepoint.file_positions import files_read_on_spark
 from keyedstate.columns.keyed import with_key_groups
 from keyedstate.columns.spark_types import batch_as_spark_reads
+from keyedstate.local.channels import Watermark, WatermarkAlignment, WatermarkStatus
 from keyedstate.local.run.event_time import OperatorTime
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.local.sources.files import FileSource
 from keyedstate.local.sources.source import Source, SourceChannel
-from keyedstate.options import RESTORE_SAVEPOINT
-from keyedstate.state.clock import BEFORE_TIME, Clock
+from keyedstate.options import RESTORE_SAVEPOINT, WATERMARK_MAX_DRIFT
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, Clock
 
 #: The channel of the rows that another operator yields.
 UPSTREAM = "upstream"
@@ -49,6 +50,11 @@ class InputChannels:
             else:
                 self._upstream.append(number)
         self.reading = list(self._channels)
+        self._alignment: WatermarkAlignment | None = None
+        drift_ms = plan.config[WATERMARK_MAX_DRIFT]
+        if drift_ms and plan.partitions.event_times:
+            # All channels are in this process, so that every look at them is an update.
+            self._alignment = WatermarkAlignment(len(self._channels), drift_ms, clock(), update_interval_ms=0)
 
     def restore(self, checkpoint: CheckpointMetadata | None, watermark: int | None) -> None:
         """Move the channels to their positions in a checkpoint, whose watermark continues."""
@@ -78,6 +84,25 @@ class InputChannels:
                 position = {"offset": to_json(read[name]), "event_times": {}}
                 found.setdefault(name, {})[channel.name] = position
         return found
+
+    def readable(self) -> list[tuple[int, SourceChannel]]:
+        """Return the channels to read now: those that have not ended and are not too far ahead of others."""
+        if self._alignment is None:
+            return list(self.reading)
+        now = self._clock()
+        for place, (number, channel) in enumerate(self._channels):
+            watermark = self._time.of_channel(number, channel.name, now)
+            if (number, channel) not in self.reading:
+                watermark = END_OF_TIME
+            status = WatermarkStatus.IDLE if watermark is None else WatermarkStatus.ACTIVE
+            self._alignment.receive(place, status)
+            if watermark is not None:
+                self._alignment.receive(place, Watermark(watermark))
+        self._alignment.advance(now)
+        paused = [self._channels[place] for place in self._alignment.paused]
+        for number, channel in paused:
+            self._time.paused(number, channel.name, now)
+        return [each for each in self.reading if each not in paused]
 
     def keyed(self, number: int, channel: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of an input as the operator processes them, with key groups; note their event times."""

@@ -160,14 +160,12 @@ class _Running:
 
         Channels are read in turn until all have ended.
         """
-        while True:
+        while any(operator.channels for operator in self.operators.values()):
             waiting = [
                 (operator, number, channel)
                 for operator in self.operators.values()
-                for number, channel in list(operator.channels)
+                for number, channel in operator.readable()
             ]
-            if not waiting:
-                return
             idle = True
             for operator, number, channel in waiting:
                 batch = channel.read()

@@ -57,6 +57,10 @@ class RunningOperator:
         """The channels of its sources that have not ended, each with the number of the input."""
         return self._inputs.reading
 
+    def readable(self) -> list[tuple[int, SourceChannel]]:
+        """Return the channels to read now."""
+        return self._inputs.readable()
+
     def begin(self) -> Iterator[pa.RecordBatch]:
         """Process what comes before the channels: the broadcast side, and rows that were in flight."""
         broadcast = self.plan.read.broadcast
