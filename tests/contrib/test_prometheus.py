@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from keyedstate.epoch.notification.reporters import reporters_of
 from keyedstate.errors import InvalidOptionError, InvalidPluginError
 from keyedstate.metrics import EpochMetrics, LatencyMetrics, PhaseTimes, StateMetrics
 from keyedstate.options import Configuration
-from keyedstate.spark.plan.reporters import reporters_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "contrib" / "prometheus" / "src"
 EPOCH = EpochMetrics(

@@ -284,6 +284,11 @@ class NotConnected(KeyedProcessFunction):
             "the second",
         ),
         (
+            lambda: keyed(keyed(events("a"), "user").process(Count(), COUNTS).drain(), "user"),
+            LocalRunError,
+            r"Call drain\(\) on the last result",
+        ),
+        (
             lambda: connect(keyed(events("a"), "user", uid="x"), keyed(events("a"), "user")),
             ConnectedFramesError,
             "a uid",

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from keyedstate.checkpoint import (
     Acknowledgement,
     CheckpointCoordinator,
-    CheckpointListener,
     CheckpointMetadata,
-    FailureReason,
     OperatorFolder,
-    SavepointRestore,
+    metrics_of_checkpoint,
 )
-from keyedstate.checkpoint.storage.process_plugins import registry_of
+from keyedstate.epoch.notification.plugin_listener import PluginListener
+from keyedstate.epoch.notification.reporters import reporters_of
 from keyedstate.errors import DuplicateUidError, StateFolderOwnedError
 from keyedstate.local.run.operator_task import RunIdentity
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.options import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT, Configuration
+from keyedstate.state.clock import system_clock
 
 #: Distinguishes folders of local runs from those of Spark's queries, whose ids are UUIDs.
 _QUERY = "local-"
@@ -94,28 +94,24 @@ def _query_id(folders: Sequence[OperatorFolder]) -> str:
     return found
 
 
-class _Listener(CheckpointListener):
-    """Notifies plugins of an operator's checkpoints, and releases a claimed savepoint."""
+class _Listener(PluginListener):
+    """Notifies plugins of an operator's checkpoints, reports metrics, and releases a claimed savepoint."""
 
     def __init__(self, folder: OperatorFolder, config: Configuration) -> None:
-        self._folder = folder
-        self._plugins = registry_of(config)
-        self._restore = SavepointRestore.of(config)
-        self._is_released = False
+        super().__init__(folder, config)
+        self._reporters = reporters_of(config)
+        #: The time of publication, and how long it took, of epochs that are not reported yet.
+        self._publications: dict[int, tuple[int, float]] = {}
+
+    def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
+        self._publications[metadata.epoch] = system_clock(), publish_ms
 
     def completed(self, metadata: CheckpointMetadata) -> None:
-        self._plugins.notify(
-            "keyedstate_checkpoint_completed",
-            uid=metadata.uid,
-            epoch=metadata.epoch,
-            location=self._folder.storage.uri,
-            data_files=metadata.data_files,
-        )
-        self._is_released = self._is_released or self._restore.release(self._folder, metadata)
-
-    def aborted(self, epoch: int, reason: FailureReason) -> None:
-        uid = self._folder.uid
-        self._plugins.notify("keyedstate_checkpoint_aborted", uid=uid, epoch=epoch, reason=reason.value)
-
-    def subsumed(self, epoch: int) -> None:
-        self._plugins.notify("keyedstate_checkpoint_subsumed", uid=self._folder.uid, epoch=epoch)
+        try:
+            super().completed(metadata)
+        finally:
+            time_ms, publish_ms = self._publications.pop(metadata.epoch, (system_clock(), None))
+            if self._reporters:
+                metrics = metrics_of_checkpoint(metadata, time_ms, publish_ms)
+                for reporter in self._reporters:
+                    reporter.report(metrics)

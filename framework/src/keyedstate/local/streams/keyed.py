@@ -14,7 +14,13 @@ from keyedstate.aggregates.declaration import all_aggregates
 from keyedstate.columns.declared import output_schema
 from keyedstate.columns.keyed import KeyedColumns
 from keyedstate.columns.spark_types import schema_as_spark_reads
-from keyedstate.errors import BroadcastFrameError, InvalidAggregateError, KeyColumnError, did_you_mean
+from keyedstate.errors import (
+    BroadcastFrameError,
+    InvalidAggregateError,
+    KeyColumnError,
+    LocalRunError,
+    did_you_mean,
+)
 from keyedstate.local.run.plan import Input, OperatorInputs, OperatorPlan
 from keyedstate.local.sources.choice import source_of
 from keyedstate.local.streams.result import ResultStream
@@ -55,11 +61,19 @@ def keyed(
     Raises
     ------
     SourceError, KeyColumnError, EventTimeError
+    LocalRunError
+        For a result that is drained before the last operator.
     """
     names: Any = keys[0] if len(keys) == 1 and isinstance(keys[0], (list, tuple)) else keys
     if not names:
         raise KeyColumnError(None, "no key column was given; name at least one: keyed(rows, 'user_id')")
     source = rows if isinstance(rows, ResultStream) else source_of(rows)
+    if isinstance(source, ResultStream) and source.drains:
+        raise LocalRunError(
+            "a drained result that another operator reads",
+            "the last operator decides about all of them",
+            "Call drain() on the last result.",
+        )
     columns = KeyedColumns(schema_as_spark_reads(source.schema), names, event_time)
     return KeyedStream(OperatorInputs((Input(source, columns),), uid, config))
 

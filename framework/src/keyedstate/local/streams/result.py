@@ -32,7 +32,8 @@ class ResultStream:
 
     def __init__(self, plan: OperatorPlan, *, drains: bool = False) -> None:
         self._plan = plan
-        self._drains = drains
+        #: Whether all event-time timers fire when the input is over, although state is kept.
+        self.drains = drains
 
     @property
     def schema(self) -> pa.Schema:
@@ -154,8 +155,8 @@ class ResultStream:
 
     def _elements(self) -> Iterator[Element]:
         if self._plan.partitions.parallelism == 1:
-            return Job(self._plan, drain=self._drains).elements()
+            return Job(self._plan, drain=self.drains).elements()
         # Only runs with several processes pay for the import.
         from keyedstate.local.parallel.restart import restarted
 
-        return restarted(self._plan, drain=self._drains)
+        return restarted(self._plan, drain=self.drains)

@@ -20,8 +20,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 from keyedstate.checkpoint import CheckpointMetadata, metrics_of_checkpoint
+from keyedstate.epoch.notification.reporters import Reporter
 from keyedstate.metrics import EpochMetrics
-from keyedstate.spark.plan.reporters import Reporter
 
 _log = logging.getLogger(__name__)
 

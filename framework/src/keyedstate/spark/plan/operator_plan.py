@@ -11,17 +11,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate.checkpoint import (
-    CheckpointListener,
     CheckpointMetadata,
     CheckpointStorage,
-    FailureReason,
     OperatorFolder,
     SavepointRestore,
 )
-from keyedstate.checkpoint.storage.process_plugins import registry_of
 from keyedstate.epoch.configuration import choose_backend, frozen
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import pack_function
+from keyedstate.epoch.notification.plugin_listener import PluginListener
+from keyedstate.epoch.notification.reporters import reporters_of
 from keyedstate.epoch.operator_checks import check_sides, check_states
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
 from keyedstate.errors import (
@@ -41,7 +40,6 @@ from keyedstate.options import (
     PARALLELISM,
     Configuration,
 )
-from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function, check_row_classes
 from keyedstate.runtime.functions.two_inputs import INPUTS, ConnectedInputs
@@ -54,7 +52,6 @@ from keyedstate.spark.plan.heartbeat import has_python_sources, with_heartbeat
 from keyedstate.spark.plan.metrics import record_epoch, report_epoch
 from keyedstate.spark.plan.no_output import NO_OUTPUT
 from keyedstate.spark.plan.preflight import check_executors
-from keyedstate.spark.plan.reporters import Reporter, reporters_of
 from keyedstate.spark.query.stop_watcher import watch_for_requests
 from keyedstate.spark.routing import route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_types, to_arrow
@@ -236,46 +233,29 @@ def _check_idle_time(event_times: EventTimes) -> None:
             )
 
 
-@dataclass
-class _Listener(CheckpointListener):
+class _Listener(PluginListener):
     """Notifies plugins of an operator's checkpoints, reports metrics, and releases a claimed savepoint."""
 
-    spark: SparkSession
-    folder: OperatorFolder
-    plugins: PluginRegistry
-    restore: SavepointRestore
-    reporters: tuple[Reporter, ...]
-    is_released: bool = False
+    def __init__(self, spark: SparkSession, folder: OperatorFolder, config: Configuration) -> None:
+        super().__init__(folder, config)
+        self._spark = spark
+        self._reporters = reporters_of(config)
 
     def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
         record_epoch(metadata, publish_ms)
-        warn_of_temporary_location(self.spark, metadata.uid, metadata.query_id)
+        warn_of_temporary_location(self._spark, metadata.uid, metadata.query_id)
 
     def completed(self, metadata: CheckpointMetadata) -> None:
-        self.plugins.notify(
-            "keyedstate_checkpoint_completed",
-            uid=metadata.uid,
-            epoch=metadata.epoch,
-            location=self.folder.storage.uri,
-            data_files=metadata.data_files,
-        )
         try:
-            self.is_released = self.is_released or self.restore.release(self.folder, metadata)
+            super().completed(metadata)
         finally:
-            report_epoch(self.spark.sparkContext, metadata, self.reporters)
-
-    def aborted(self, epoch: int, reason: FailureReason) -> None:
-        uid = self.folder.uid
-        self.plugins.notify("keyedstate_checkpoint_aborted", uid=uid, epoch=epoch, reason=reason.value)
-
-    def subsumed(self, epoch: int) -> None:
-        self.plugins.notify("keyedstate_checkpoint_subsumed", uid=self.folder.uid, epoch=epoch)
+            report_epoch(self._spark.sparkContext, metadata, self._reporters)
 
 
 def _acknowledging(spark: SparkSession, config: Configuration, folder: OperatorFolder) -> Acknowledging:
     acknowledgements = acknowledgements_of(spark.sparkContext)
     acknowledgements.coordinator(folder).configure(
-        _Listener(spark, folder, registry_of(config), SavepointRestore.of(config), reporters_of(config)),
+        _Listener(spark, folder, config),
         config[CHECKPOINT_RETAINED],
         config[CHECKPOINT_TIMEOUT],
     )
