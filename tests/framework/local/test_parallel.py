@@ -126,6 +126,12 @@ def test_timers_fire_in_the_task_of_their_key(config):
     assert {user for user, _ in fired} >= {"a", "b", "c"}
 
 
+def test_the_tasks_and_their_mode_are_explained(config):
+    text = keyed(events("a"), "user", uid="c", config=config | TWO).process(Count(), COUNTS).explain()
+    assert "tasks: 2" in text
+    assert "mode: exactly-once" in text
+
+
 @pytest.mark.slow
 def test_each_run_may_have_another_number_of_tasks(config):
     """CP-19: a later run restores the state of other key groups, and continues behind the rows read."""

@@ -283,4 +283,6 @@ class _Running:
     def close(self) -> None:
         """End the processes."""
         for subtask in self._subtasks:
-            subtask.close()
+            subtask.disconnect()
+        for subtask in self._subtasks:
+            subtask.wait()

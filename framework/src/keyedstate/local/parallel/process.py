@@ -101,10 +101,13 @@ class SubtaskProcess:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return SubtaskFailedError(self._number, f"its process {how}")
 
-    def close(self) -> None:
-        """Close the connections, which ends the process, and wait for its end."""
+    def disconnect(self) -> None:
+        """Close the connections, which ends the process."""
         for connection in (self.control, *self.channels):
             connection.close()
+
+    def wait(self) -> None:
+        """Wait for the end of the process, which is killed if that takes too long."""
         try:
             self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:

@@ -9,7 +9,7 @@ import pyarrow as pa
 from keyedstate.columns.spark_types import spark_name
 from keyedstate.local.run.plan import Input, OperatorPlan
 from keyedstate.local.sources.source import Source
-from keyedstate.options import BACKEND, CHECKPOINT_INTERVAL
+from keyedstate.options import BACKEND, CHECKPOINT_INTERVAL, CHECKPOINT_MODE
 
 
 def explained(plan: OperatorPlan) -> str:
@@ -30,6 +30,8 @@ def _lines(plan: OperatorPlan, indent: str) -> Iterator[str]:
     else:
         interval = config[CHECKPOINT_INTERVAL] / 1000.0
         yield f"{indent}  checkpoints: {plan.folder.location}, every {interval:g} seconds and at the end"
+        if partitions.parallelism > 1:
+            yield f"{indent}  mode: {config[CHECKPOINT_MODE]}"
     for input_ in plan.read.inputs:
         yield from _input(input_, indent)
     if plan.read.broadcast is not None:

@@ -117,7 +117,7 @@ class KeyedStream:
         Parameters
         ----------
         function : KeyedProcessFunction or VectorizedProcessFunction
-            The same as on Spark; it runs in this process.
+            The same as on Spark; it runs in this process, or in those that the option ``parallelism`` starts.
         schema : str, mapping, pyarrow.Schema or StructType
             Columns of the rows that the function yields: ``"app_id string, views long"``.
 
