@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -199,9 +200,7 @@ def _write(path: Path, table: pa.Table, format: str) -> None:
     elif format == "csv":
         pyarrow.csv.write_csv(table, path)
     else:
-        path.write_text(
-            "\n".join(f'{{"user": "{row["user"]}", "v": {row["v"]}}}' for row in table.to_pylist())
-        )
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
 
 
 def _all(source: Any) -> list[pa.RecordBatch]:
