@@ -24,11 +24,12 @@ from keyedstate.errors import (
     DuplicateUidError,
     LocalRunError,
     MaxParallelismChangedError,
+    SourceError,
     StateFolderOwnedError,
     TargetExistsError,
     UserFunctionError,
 )
-from keyedstate.local import ResultStream, connect, keyed
+from keyedstate.local import FileSource, ResultStream, connect, keyed
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.savepoints import Savepoint
 from keyedstate.state import ValueState
@@ -56,6 +57,17 @@ def test_a_later_run_continues_with_the_rows_that_are_new(tmp_path: Path, config
     assert plain(counted(ds.dataset(files), config)) == []
     pq.write_table(events("ac"), files / "0.parquet")
     assert plain(counted(ds.dataset(files), config)) == [("a", 3), ("c", 1)]
+
+
+def test_files_in_another_number_of_channels_are_refused(tmp_path: Path, config: dict[str, object]):
+    for name in ("1", "2", "3"):
+        (tmp_path / "files").mkdir(exist_ok=True)
+        pq.write_table(events("a"), tmp_path / "files" / f"{name}.parquet")
+    files = ds.dataset(tmp_path / "files")
+    counted(FileSource(files, channels=2), config).to_table()
+    with pytest.raises(SourceError, match=r"had 2 channel\(s\) .* have 1 now\. Give .*channels=2"):
+        counted(files, config).to_table()
+    assert plain(counted(FileSource(files, channels=2), config)) == []
 
 
 def test_timers_and_windows_stay_open_for_the_rows_of_a_later_run(config: dict[str, object]):

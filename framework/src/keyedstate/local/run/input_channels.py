@@ -11,6 +11,7 @@ from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, Savepoi
 from keyedstate.checkpoint.savepoint.file_positions import files_read_on_spark
 from keyedstate.columns.keyed import with_key_groups
 from keyedstate.columns.spark_types import batch_as_spark_reads
+from keyedstate.errors import SourceError
 from keyedstate.local.channels import Watermark, WatermarkAlignment, WatermarkStatus
 from keyedstate.local.run.event_time import OperatorTime
 from keyedstate.local.run.plan import OperatorPlan
@@ -72,9 +73,16 @@ class InputChannels:
 
     def _positions_in(self, checkpoint: CheckpointMetadata) -> Mapping[str, Any]:
         """Return positions as `AttemptManifest.positions` has them; those of Spark are in its savepoint."""
+        if checkpoint.positions is not None:
+            self._check_files(checkpoint.positions)
+            return checkpoint.positions
         location = self._plan.config.get(RESTORE_SAVEPOINT)
-        if checkpoint.positions is not None or location is None:
-            return checkpoint.positions or {}
+        if location is None:
+            # The first epoch runs again, and the option was removed since.
+            owner = None if self._plan.folder is None else self._plan.folder.read_owner()
+            if owner is None or owner.savepoint is None:
+                return {}
+            location = owner.savepoint.location
         savepoint = SavepointFolder.open(CheckpointStorage.open(location, self._plan.config))
         read = files_read_on_spark(savepoint)
         found: dict[str, Any] = {}
@@ -84,6 +92,18 @@ class InputChannels:
                 position = {"offset": to_json(read[name]), "event_times": {}}
                 found.setdefault(name, {})[channel.name] = position
         return found
+
+    def _check_files(self, positions: Mapping[str, Any]) -> None:
+        """Refuse files in another number of channels: a file would change its channel, and be read again."""
+        for number, input_ in enumerate(self._plan.read.inputs):
+            before = positions.get(str(number + 1))
+            now = {channel.name for of_input, channel in self._channels if of_input == number}
+            if before is not None and isinstance(input_.rows, FileSource) and before.keys() != now:
+                raise SourceError(
+                    "the files of the dataset",
+                    f"they had {len(before)} channel(s) in the last checkpoint and have {len(now)} now",
+                    f"Give FileSource(dataset, channels={len(before)}).",
+                )
 
     def readable(self) -> list[tuple[int, SourceChannel]]:
         """Return the channels to read now: those that have not ended and are not too far ahead of others."""

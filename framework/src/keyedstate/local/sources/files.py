@@ -30,7 +30,8 @@ class FileSource:
     dataset : pyarrow.dataset.FileSystemDataset
         ``pyarrow.dataset.dataset("flights/", format="csv")``.  A file may not change once it was read.
     channels : int, default 1
-        In how many channels the files are read.  A file belongs to the channel that its path decides.
+        In how many channels the files are read, the same number in each run.  The path of a file decides its
+        channel.
 
     Raises
     ------
