@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 import json
 from pathlib import Path
 from typing import Any, ClassVar
@@ -78,6 +79,34 @@ def test_files_of_a_folder_are_read_in_the_order_of_their_names(tmp_path: Path, 
     assert sorted(found) == ["a", "a", "b", "b", "c"]
     read = [batch["user"].to_pylist() for batch in _all(FileSource(dataset))]
     assert [user for users in read for user in users] == list("abcab")
+
+
+@pytest.mark.parametrize("name", ["1.json", "1.json.gz"])
+def test_a_json_file_of_one_line_without_a_final_newline_is_read(tmp_path: Path, name: str):
+    """pyarrow.dataset gives nulls for it."""
+    opened = gzip.open if name.endswith("gz") else open
+    for user, in_folder in (("a", "x=1"), ("b", "x=2")):
+        (tmp_path / in_folder).mkdir()
+        with opened(tmp_path / in_folder / name, "wb") as file:
+            file.write(json.dumps({"user": user}).encode())
+    dataset = ds.dataset(tmp_path, format="json", partitioning="hive")
+    assert plain(keyed(dataset, "user", "x").aggregate(n=count())) == [("a", 1, 1), ("b", 2, 1)]
+
+
+def test_a_union_of_datasets_is_read_file_by_file(tmp_path: Path):
+    for name, users in (("1", "ab"), ("2", "b")):
+        (tmp_path / name).mkdir()
+        pq.write_table(events(users), tmp_path / name / "0.parquet")
+    union = ds.dataset([ds.dataset(tmp_path / "1"), ds.dataset(tmp_path / "2")])
+    stream = keyed(union, "user").process(Count(), COUNTS)
+    assert "FileSource" in stream.explain()
+    assert plain(stream) == [("a", 1), ("b", 1), ("b", 2)]
+
+
+def test_a_filtered_dataset_is_refused(tmp_path: Path):
+    pq.write_table(events("ab"), tmp_path / "0.parquet")
+    with pytest.raises(SourceError, match="filtered or projected"):
+        keyed(ds.dataset(tmp_path).filter(pc.field("v") > 0), "user")
 
 
 def test_folders_that_are_columns_are_columns_of_the_rows(tmp_path: Path):

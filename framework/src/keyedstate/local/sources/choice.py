@@ -32,10 +32,10 @@ def source_of(rows: object) -> Source:
         return BatchSource.of_reader(rows)
     # Who has a dataset or a frame has imported its module: nobody else pays for the import.
     dataset: Any = sys.modules.get("pyarrow.dataset")
-    if dataset is not None and isinstance(rows, dataset.FileSystemDataset):
-        return FileSource(rows)
-    if dataset is not None and isinstance(rows, dataset.Dataset):
+    if dataset is not None and isinstance(rows, dataset.InMemoryDataset):
         return BatchSource(rows.schema, rows.to_batches)
+    if dataset is not None and isinstance(rows, dataset.Dataset):
+        return FileSource(rows)
     pandas: Any = sys.modules.get("pandas")
     if pandas is not None and isinstance(rows, pandas.DataFrame):
         return BatchSource.of_table(pa.Table.from_pandas(rows, preserve_index=False))

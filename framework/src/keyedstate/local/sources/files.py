@@ -14,6 +14,7 @@ from keyedstate.checkpoint import from_json, to_json
 from keyedstate.checkpoint.savepoint.file_positions import FilePosition
 from keyedstate.errors import SourceError
 from keyedstate.local.sources.batches import BATCH_ROWS
+from keyedstate.local.sources.json_files import readable
 from keyedstate.local.sources.source import SourceChannel
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class FileSource:
 
     Parameters
     ----------
-    dataset : pyarrow.dataset.FileSystemDataset
+    dataset : pyarrow.dataset.Dataset
         ``pyarrow.dataset.dataset("flights/", format="csv")``.  A file may not change once it was read.
     channels : int, default 1
         In how many channels the files are read, the same number in each run.  The path of a file decides its
@@ -38,11 +39,11 @@ class FileSource:
     SourceError
     """
 
-    def __init__(self, dataset: ds.FileSystemDataset, channels: int = 1) -> None:
+    def __init__(self, dataset: ds.Dataset, channels: int = 1) -> None:
         if channels < 1:
             raise SourceError(f"{channels} channels", "a source has at least one channel", "Give 1 or more.")
         self.schema: pa.Schema = dataset.schema
-        self._fragments = {_name_of(fragment): fragment for fragment in dataset.get_fragments()}
+        self._fragments = _by_path(dataset)
         self._channels = channels
 
     def channels(self) -> Sequence[SourceChannel]:
@@ -52,6 +53,21 @@ class FileSource:
             # Not the position of the file in the list, which changes when files are added.
             of_channel[zlib.crc32(path.encode()) % self._channels][path] = self._fragments[path]
         return [_FileChannel(str(number), files, self.schema) for number, files in enumerate(of_channel)]
+
+
+def _by_path(dataset: ds.Dataset) -> dict[str, Any]:
+    """Return the parts of a dataset by their files."""
+    try:
+        fragments = list(dataset.get_fragments())
+    except ValueError as error:  # of a filtered one
+        way_out = "Give the dataset itself, and filter the rows in the function."
+        raise SourceError("the dataset", str(error).rstrip("."), way_out) from error
+    if not all(hasattr(fragment, "path") for fragment in fragments):
+        raise SourceError("the dataset", "only some of its rows are in files", "Give dataset.to_table().")
+    found = {_name_of(fragment): fragment for fragment in fragments}
+    if len(found) < len(fragments):
+        raise SourceError("the dataset", "it has a file twice", "Leave one out, or give dataset.to_table().")
+    return found
 
 
 def _name_of(fragment: Any) -> str:
@@ -101,8 +117,8 @@ class _FileChannel:
             if path != self._current:
                 self._current, self._rows = path, 0
             skipped = self._rows
-            scanned = self._files[path].to_batches(schema=self._schema, batch_size=BATCH_ROWS)
-            for batch in scanned:
+            fragment = readable(self._files[path])
+            for batch in fragment.to_batches(schema=self._schema, batch_size=BATCH_ROWS):
                 rest = batch.slice(min(skipped, batch.num_rows))
                 skipped -= batch.num_rows - rest.num_rows
                 if rest.num_rows:

@@ -1,0 +1,30 @@
+"""JSON files that pyarrow's datasets do not read right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+_CHUNK = 1 << 20
+
+
+def readable(fragment: Any) -> Any:
+    """Return a fragment of a dataset whose rows are those of its file.
+
+    A dataset gives a row of nulls for a JSON file that is one line without a final newline. Such a file is
+    read here, and the newline added. Any other fragment is returned as it is.
+    """
+    if fragment.format.default_extname != "json":
+        return fragment
+    content = b""
+    with fragment.filesystem.open_input_stream(fragment.path, compression="detect") as file:
+        # Most files have a newline in their first part, which is all that is read of them.
+        while part := file.read(_CHUNK):
+            if b"\n" in part:
+                return fragment
+            content += part
+    if not content:
+        return fragment
+    whole = pa.BufferReader(content + b"\n")
+    return fragment.format.make_fragment(whole, partition_expression=fragment.partition_expression)
