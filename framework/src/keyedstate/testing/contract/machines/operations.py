@@ -284,7 +284,10 @@ def stamps_after(operation: str, before: Stamps, stored: Any, numbers: Sequence[
             }[name]
             return {key: now if key in written else before[key] for key in stored}
         case _:
-            return before if name == "add" and not numbers else now
+            if name == "add" and not numbers:
+                return before
+            # What is added makes nothing older where clocks went back; what is overwritten has its own time.
+            return max(before, now) if name.startswith("add") and before is not None else now
 
 
 def living(state: str, stored: Any, stamps: Stamps, now: int) -> tuple[Any, Stamps] | None:
@@ -305,4 +308,4 @@ def living(state: str, stored: Any, stamps: Stamps, now: int) -> tuple[Any, Stam
 
 def merged_stamps(state: str, merged: Stamps, stored: Stamps, now: int) -> Stamps:
     """Return the times of two stored forms that were merged."""
-    return [*merged, *stored] if state.endswith("list") else now
+    return [*merged, *stored] if state.endswith("list") else max(merged, stored, now)
