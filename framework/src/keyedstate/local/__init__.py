@@ -10,6 +10,7 @@ from keyedstate.local.sources.source import Source, SourceChannel
 from keyedstate.local.streams.connected import ConnectedStreams, connect
 from keyedstate.local.streams.keyed import KeyedStream, keyed
 from keyedstate.local.streams.result import ResultStream
+from keyedstate.local.streams.stored_state import read_state
 
 __all__ = [
     "ConnectedStreams",
@@ -21,4 +22,5 @@ __all__ = [
     "SourceChannel",
     "connect",
     "keyed",
+    "read_state",
 ]

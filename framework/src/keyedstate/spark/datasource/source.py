@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorSnapshot
-from keyedstate.checkpoint.protocol.leases import lease
+from keyedstate.checkpoint import CheckpointStorage, OperatorSnapshot
 from keyedstate.checkpoint.reading.json_reader import AllStatesReader
+from keyedstate.checkpoint.reading.leased import open_with_lease, take_lease
 from keyedstate.checkpoint.reading.state_reader import SLICE_BYTES, StateReader, reader_of
 from keyedstate.config import boolean, duration, integer, string
 from keyedstate.errors import CheckpointGoneError, InvalidOptionError, MissingOptionError, UnknownOptionError
@@ -38,8 +38,6 @@ _OPTIONS = (
     duration("lease", 3_600_000, "How long a lease keeps the checkpoint from clean-up."),
     integer("slice-bytes", SLICE_BYTES, "What one task reads at most.", low=1),
 )
-#: How often the newest checkpoint is opened, which a running query may delete meanwhile.
-_ATTEMPTS = 5
 
 
 class KeyedStateDataSource(DataSource):
@@ -84,7 +82,9 @@ class _Source:
     @classmethod
     def of(cls, options: dict[str, str]) -> _Source:
         given = _parsed(options)
-        stored = _opened(given["path"], given["uid"], given["epoch"], given["lease"])
+        # The processes in which Spark plans have the environment of the session, but not its configuration.
+        storage = CheckpointStorage.open(given["path"], Configuration(environ=os.environ))
+        stored = open_with_lease(storage, given["uid"], given["epoch"], given["lease"])
         reader = _reader(stored, given["state"], given["allow-generic"])
         key_groups = _key_groups(given["key-groups"], stored)
         return cls(stored, reader, key_groups, given["slice-bytes"], given["lease"])
@@ -99,7 +99,7 @@ class _Reader(DataSourceReader):
         source = self._source
         with without_traceback():
             # Again, because hours may have passed since load().
-            if _leased(source.stored, source.lease_ms) != source.stored.metadata:
+            if take_lease(source.stored, source.lease_ms) != source.stored.metadata:
                 metadata = source.stored.metadata
                 what = "its batch has run again since the DataFrame was made"
                 raise CheckpointGoneError(source.stored.location, metadata.uid, metadata.epoch, what)
@@ -133,27 +133,6 @@ def _parsed(options: dict[str, str]) -> dict[str, Any]:
                 text = options[option.name]
                 raise InvalidOptionError(option.name, text, option.expected, _SOURCE) from None
     return values
-
-
-def _opened(path: str, uid: str | None, epoch: int | None, lease_ms: int) -> OperatorSnapshot:
-    # The processes in which Spark plans have the environment of the session, but not its configuration.
-    storage = CheckpointStorage.open(path, Configuration(environ=os.environ))
-    for remaining in reversed(range(_ATTEMPTS)):
-        stored = OperatorSnapshot.open(storage, uid, epoch)
-        try:
-            return replace(stored, metadata=_leased(stored, lease_ms))
-        except CheckpointGoneError:
-            # The query has published a newer one and deleted this one meanwhile.
-            if epoch is not None or not remaining:
-                raise
-    raise AssertionError("unreachable")
-
-
-def _leased(stored: OperatorSnapshot, lease_ms: int) -> CheckpointMetadata:
-    """Take a lease of a checkpoint, which keeps it from clean-up; a savepoint needs none."""
-    if stored.folder is None:
-        return stored.metadata
-    return lease(stored.folder, stored.metadata.epoch, lease_ms / 1000.0).metadata
 
 
 def _reader(stored: OperatorSnapshot, state: str | None, allow_generic: bool) -> StateReader:
