@@ -105,6 +105,7 @@ CHECKPOINT = CheckpointMetadata.of(
             process_ms=10.0,
             write_ms=30.25,
             sync_ms=1.5,
+            watermark=1000,
         ),
     ]
 )
@@ -114,7 +115,7 @@ def test_the_metrics_are_sums_and_largest_values_over_the_partitions() -> None:
     metrics = metrics_of_checkpoint(CHECKPOINT, 1_700_000_000_000, 12.5)
     assert (metrics.uid, metrics.query_id, metrics.run_id, metrics.epoch) == ("views", "query", "run", 7)
     assert (metrics.partitions, metrics.time_ms) == (3, 1_700_000_000_000)
-    assert (metrics.rows_in, metrics.rows_out, metrics.watermark) == (12, 4, 1000)
+    assert (metrics.rows_in, metrics.rows_out, metrics.watermark) == (12, 4, 990)
     assert metrics.rows_dropped == {"late": 3, "timeless": 4}
     assert metrics.states == {"last": StateMetrics(2, 20), "total": StateMetrics(20, 1700)}
     assert (metrics.host_hits, metrics.host_catch_ups, metrics.restores) == (1, 1, 1)
@@ -135,7 +136,7 @@ def test_the_metrics_survive_json() -> None:
     document = json.loads(json.dumps(metrics_of_checkpoint(CHECKPOINT, 0, 1.0).to_json()))
     assert document["states"]["total"] == {"entries": 20, "bytes": 1700}
     assert document["phases"]["publish"] == {"max": 1.0, "sum": 1.0}
-    assert document["watermark"] == 1000
+    assert document["watermark"] == 990
 
 
 def test_manifests_carry_the_sizes_of_states_and_those_of_earlier_versions_have_none() -> None:
