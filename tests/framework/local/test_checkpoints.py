@@ -148,7 +148,7 @@ def test_a_failure_returns_to_the_last_checkpoint(config: dict[str, object]):
         return keyed(Rows(), "user", uid="fragile", config=config).process(Fragile(fails), COUNTS)
 
     with pytest.raises(UserFunctionError, match="no fourth row today"):
-        run(True).to_table()
+        list(run(True))
     assert plain(run(False)) == [("a", 3), ("a", 4), ("a", 5)]
 
 
@@ -283,7 +283,10 @@ def test_a_killed_program_continues_and_its_parquet_files_have_each_row_once(
 
 def test_rows_of_a_killed_run_that_were_not_committed_are_deleted(tmp_path: Path, config: dict[str, object]):
     counted(events("aab"), config).write_parquet(tmp_path / "out")
-    (tmp_path / "out" / ".epoch-7.ab12.parquet.pending").write_bytes(b"lost")
+    owner = OperatorFolder(CheckpointStorage.open(str(config["checkpoint.dir"])), "counts").read_owner()
+    assert owner is not None
+    (tmp_path / "out" / f".epoch-7.{owner.runs[-1]}.parquet.pending").write_bytes(b"lost")
+    (tmp_path / "out" / f".{owner.runs[-1]}.{'a' * 32}.parquet.writing").write_bytes(b"lost")
     counted(events("aabb"), config).write_parquet(tmp_path / "out")
     assert pq.read_table(tmp_path / "out").num_rows == 4
     assert not [name for name in os.listdir(tmp_path / "out") if name.startswith(".")]

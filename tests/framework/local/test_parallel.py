@@ -286,6 +286,28 @@ def test_a_task_that_is_killed_again_before_the_next_checkpoint_ends_the_run(tmp
     assert found == sorted((f"u{number % 7}", number // 7 + 1) for number in range(500))
 
 
+class RatedUntilKilled(Rated):
+    """Kills its process once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def process(self, row, ctx):
+        if not list(self._folder.glob("killed-*")):
+            (self._folder / f"killed-{os.getpid()}").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield from super().process(row, ctx)
+
+
+def test_a_run_with_broadcast_rows_that_can_be_read_once_does_not_start_again(tmp_path, config):
+    """They would be missing in the second run."""
+    payments = [{"user": "a", "currency": "EUR", "amount": 1.0}]
+    rates = (rate for rate in [{"currency": "EUR", "rate": 2.0}])
+    stream = keyed(payments, "user", uid="rated", config={**config, **TWO}).broadcast(rates)
+    with pytest.raises(SubtaskFailedError, match="was killed by signal 9"):
+        stream.process(RatedUntilKilled(tmp_path), "user string, v double").to_table()
+
+
 class Pids(KeyedProcessFunction):
     """Yields the process of the task."""
 

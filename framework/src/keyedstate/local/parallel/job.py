@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pyarrow as pa
 
@@ -58,6 +58,8 @@ class ParallelJob:
     plan : OperatorPlan
     drain : bool
         Whether all event-time timers fire when the input is over, although state is kept.
+    all_or_nothing : bool
+        As of `keyedstate.local.run.job.Job`.
 
     Raises
     ------
@@ -65,7 +67,7 @@ class ParallelJob:
         Where the operator reads the result of another one.
     """
 
-    def __init__(self, plan: OperatorPlan, *, drain: bool = False) -> None:
+    def __init__(self, plan: OperatorPlan, *, drain: bool = False, all_or_nothing: bool = False) -> None:
         if not all(isinstance(input_.rows, Source) for input_ in plan.read.inputs):
             raise LocalRunError(
                 f"the option 'parallelism' with {plan.partitions.parallelism}",
@@ -74,9 +76,10 @@ class ParallelJob:
             )
         self._plan = plan
         self._drain = drain
+        self._all_or_nothing = all_or_nothing
         self._stop = StopRequest()
 
-    def elements(self) -> Iterator[Element]:
+    def elements(self) -> Generator[Element, None, None]:
         """Run, and yield the rows and what happens to them; as `Job.elements`.
 
         Raises
@@ -98,7 +101,8 @@ class ParallelJob:
                 stack.enter_context(self._stop)
             running = _Running(self._plan, identity, epoch)
             stack.callback(running.close)
-            yield Restored.of(running.restored, identity)
+            superseded = () if checkpoints is None else checkpoints.superseded()
+            yield Restored.of(running.restored, identity, superseded)
             running.send_broadcast()
             yield from self._epochs(running, checkpoints)
             running.close_functions()
@@ -121,9 +125,12 @@ class ParallelJob:
                     return
                 running.begin_epoch()
                 began = time.monotonic()
+            if self._stop.requested and self._all_or_nothing:
+                raise KeyboardInterrupt
             if not running.is_ending:
                 is_last = self._stop.requested or not running.is_reading
-                if is_last or (checkpoints is not None and time.monotonic() - began >= interval):
+                keeps = checkpoints is not None and not self._all_or_nothing
+                if is_last or (keeps and time.monotonic() - began >= interval):
                     running.end_epoch(self._at_end(is_last=is_last), is_last=is_last)
 
     def _at_end(self, *, is_last: bool) -> AtEnd:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from keyedstate.errors import SubtaskFailedError
 from keyedstate.local.parallel.job import ParallelJob
@@ -15,7 +15,7 @@ from keyedstate.local.sources.rows import RowSource
 _log = logging.getLogger(__name__)
 
 
-def restarted(plan: OperatorPlan, *, drain: bool) -> Iterator[Element]:
+def restarted(plan: OperatorPlan, *, drain: bool, all_or_nothing: bool) -> Generator[Element, None, None]:
     """Run an operator with several subtasks; after one was killed, run it again from the last checkpoint.
 
     A second failure without a checkpoint in between ends the run: the same rows would kill the next one too.
@@ -25,7 +25,7 @@ def restarted(plan: OperatorPlan, *, drain: bool) -> Iterator[Element]:
     has_progressed = True
     while True:
         try:
-            for element in ParallelJob(plan, drain=drain).elements():
+            for element in ParallelJob(plan, drain=drain, all_or_nothing=all_or_nothing).elements():
                 has_progressed = has_progressed or isinstance(element, Committed)
                 yield element
             return
@@ -42,7 +42,5 @@ def restarted(plan: OperatorPlan, *, drain: bool) -> Iterator[Element]:
 
 def _reads_once(plan: OperatorPlan) -> bool:
     """Return whether a source cannot be read again in this process, such as a generator."""
-    return any(
-        isinstance(input_.rows, (BatchSource, RowSource)) and input_.rows.reads_once
-        for input_ in plan.read.inputs
-    )
+    sources = [*(input_.rows for input_ in plan.read.inputs), plan.read.broadcast]
+    return any(isinstance(rows, (BatchSource, RowSource)) and rows.reads_once for rows in sources)

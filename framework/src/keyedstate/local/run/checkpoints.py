@@ -12,9 +12,10 @@ from keyedstate.checkpoint import (
     OperatorFolder,
     metrics_of_checkpoint,
 )
+from keyedstate.checkpoint.protocol.operator_folder import SET_BACK
 from keyedstate.epoch.notification.plugin_listener import PluginListener
 from keyedstate.epoch.notification.reporters import reporters_of
-from keyedstate.errors import DuplicateUidError, StateFolderOwnedError
+from keyedstate.errors import DuplicateUidError, OvertakenRunError, StateFolderOwnedError
 from keyedstate.local.run.operator_task import RunIdentity
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.options import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT, Configuration
@@ -66,6 +67,26 @@ class Checkpoints:
             for plan in plans
             if (folder := plan.folder) is not None
         }
+
+    def superseded(self) -> tuple[str, ...]:
+        """Return the runs that this one has superseded, after all of its tasks have claimed the folders.
+
+        Raises
+        ------
+        OvertakenRunError
+            Where another run published the first epoch of this one before they did. From now on none can.
+        """
+        runs: list[str] = []
+        for folder in self._folders.values():
+            newest = max(folder.checkpoints(), default=-1)
+            if newest >= self.epoch:
+                consent = folder.storage.location(f"{SET_BACK}{self.epoch}")
+                run_id, epoch = self.identity.run_id, self.epoch
+                raise OvertakenRunError(folder.location, folder.uid, run_id, epoch, newest, consent)
+            owner = folder.read_owner()
+            if owner is not None and self.identity.run_id in owner.runs:
+                runs += owner.runs[: owner.runs.index(self.identity.run_id)]
+        return tuple(runs)
 
     def publish(self, finished: Sequence[Acknowledgement]) -> None:
         """Publish the checkpoint of the epoch from the attempts of all tasks of all operators.

@@ -16,18 +16,31 @@ class Restored:
     """A run has begun: from the checkpoint of an epoch and of the run that wrote it, or without one.
 
     Where it is not the first element, the run has returned to that checkpoint: the rows since come again.
+
+    Attributes
+    ----------
+    epoch, run_id
+        Of the checkpoint.
+    own_run_id : str
+        Of the run that begins; empty where it keeps no state.
+    superseded : tuple of str
+        The runs that this one has superseded.  What they have left of other epochs is not needed any more.
     """
 
     epoch: int | None
     run_id: str | None
+    own_run_id: str
+    superseded: tuple[str, ...]
 
     @classmethod
-    def of(cls, restored: CheckpointMetadata | None, identity: RunIdentity) -> Restored:
+    def of(
+        cls, restored: CheckpointMetadata | None, identity: RunIdentity, superseded: tuple[str, ...]
+    ) -> Restored:
         """Return how a run begins whose state was restored from a checkpoint."""
         if restored is None or restored.query_id != identity.query_id:
             # A savepoint is another query's: no sink of this one has its rows.
-            return cls(None, None)
-        return cls(restored.epoch, restored.run_id)
+            return cls(None, None, identity.run_id, superseded)
+        return cls(restored.epoch, restored.run_id, identity.run_id, superseded)
 
 
 @dataclass(frozen=True)

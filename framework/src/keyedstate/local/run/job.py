@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pyarrow as pa
 
@@ -38,6 +38,9 @@ class Job:
         The operator whose rows are the result.
     drain : bool
         Whether all event-time timers fire when the input is over, although state is kept.
+    all_or_nothing : bool
+        Whether the only checkpoint is that of the end, because the result is in memory until then: after a
+        failure or Ctrl-C all rows come again.
 
     Raises
     ------
@@ -45,13 +48,14 @@ class Job:
         Where only some of the operators keep state.
     """
 
-    def __init__(self, last: OperatorPlan, *, drain: bool = False) -> None:
+    def __init__(self, last: OperatorPlan, *, drain: bool = False, all_or_nothing: bool = False) -> None:
         #: Those that feed others come before them.
         self._plans: list[OperatorPlan] = []
         #: By the operator that yields rows, who receives them: the operator and the number of its input.
         self._receivers: dict[OperatorPlan, tuple[OperatorPlan, int]] = {}
         self._add(last)
         self._drain = drain
+        self._all_or_nothing = all_or_nothing
         kept = [plan for plan in self._plans if plan.folder is not None]
         if kept and len(kept) < len(self._plans):
             raise LocalRunError(
@@ -69,7 +73,7 @@ class Job:
         self._keeps_state = bool(kept)
         self._stop = StopRequest()
 
-    def elements(self) -> Iterator[Element]:
+    def elements(self) -> Generator[Element, None, None]:
         """Run, and yield the rows of the last operator and what happens to them.
 
         Where the state is kept, the first Ctrl-C ends the run at a checkpoint, and the second one at once.
@@ -94,7 +98,8 @@ class Job:
                 operators[plan] = RunningOperator(plan, identity, epoch, system_clock)
                 stack.callback(operators[plan].close)
             running = _Running(operators, self._receivers)
-            yield Restored.of(operators[self._plans[-1]].restored, identity)
+            superseded = () if checkpoints is None else checkpoints.superseded()
+            yield Restored.of(operators[self._plans[-1]].restored, identity, superseded)
             for operator in operators.values():
                 yield from running.passed_on(operator, operator.begin())
             if checkpoints is None:
@@ -114,11 +119,14 @@ class Job:
             yield from batches
             if self._stop.requested:
                 break
-            if time.monotonic() - began >= interval and any(operator.channels for operator in operators):
+            is_due = not self._all_or_nothing and time.monotonic() - began >= interval
+            if is_due and any(operator.channels for operator in operators):
                 yield from self._checkpoint(running, checkpoints, AtEnd.EPOCH)
                 for operator in operators:
                     operator.begin_epoch(checkpoints.epoch)
                 began = time.monotonic()
+        if self._stop.requested and self._all_or_nothing:
+            return
         at_end = AtEnd.DRAINED if self._drain and not self._stop.requested else AtEnd.EPOCH
         yield from self._checkpoint(running, checkpoints, at_end)
 

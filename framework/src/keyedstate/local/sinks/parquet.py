@@ -2,7 +2,8 @@
 
 The rows between two checkpoints are written to one file under a name that readers ignore, before the
 checkpoint is published. Afterwards the file gets its final name. A run that begins completes the renaming of
-the checkpoint that it begins from, and deletes what other files an earlier run has left.
+the checkpoint that it begins from, and deletes the other files of runs that it superseded.  Files of later
+runs and of other operators are not touched.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from keyedstate.local.run.elements import Committed, Element, Prepare, Restored
 
 #: Readers of Parquet folders ignore names with a dot before them.
 _PENDING = re.compile(r"\.epoch-([0-9]+)\.([A-Za-z0-9_-]+)\.parquet\.pending")
+_WRITING = re.compile(r"\.([A-Za-z0-9_-]+)\.[0-9a-f]{32}\.parquet\.writing")
 _FINAL = re.compile(r"epoch-[0-9]+\.[0-9a-f]{32}\.parquet|rows\.[0-9a-f]{32}\.parquet")
 
 
@@ -45,6 +47,7 @@ def write_parquet(elements: Iterable[Element], folder: Path, schema: pa.Schema, 
             elif isinstance(element, Restored):
                 pending.discard()
                 if keeps_state:
+                    pending.run_id = element.own_run_id
                     _complete(folder, element)
             elif isinstance(element, Prepare):
                 pending.prepare(element)
@@ -61,7 +64,8 @@ class _Pending:
     def __init__(self, folder: Path, schema: pa.Schema) -> None:
         self._folder = folder
         self._schema = schema
-        self._path = folder / f".{uuid.uuid4().hex}.parquet.writing"
+        self.run_id = "only"
+        self._path: Path | None = None
         self._writer: pq.ParquetWriter | None = None
         self._prepared: Path | None = None
 
@@ -76,24 +80,28 @@ class _Pending:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._path = None
         self._prepared = None
-        self._path.unlink(missing_ok=True)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows."""
         if self._writer is None:
+            self._path = self._folder / f".{self.run_id}.{uuid.uuid4().hex}.parquet.writing"
             self._writer = pq.ParquetWriter(self._path, self._schema)
         self._writer.write_batch(batch)
 
     def prepare(self, epoch: Prepare) -> None:
         """Make the rows durable under the name of the epoch."""
-        if self._writer is None:
+        if self._writer is None or self._path is None:
             return
         self._writer.close()
         self._writer = None
         self._prepared = self._folder / f".epoch-{epoch.epoch}.{epoch.run_id}.parquet.pending"
         _sync(self._path)
         os.replace(self._path, self._prepared)
+        self._path = None
         _sync(self._folder)
 
     def commit(self, name: str) -> None:
@@ -104,12 +112,14 @@ class _Pending:
 
 
 def _complete(folder: Path, restored: Restored) -> None:
-    """Publish the rows of the checkpoint that a run begins from, and delete those of later, lost ones."""
+    """Publish the rows of the checkpoint that a run begins from; delete what superseded runs have left."""
     for name in os.listdir(folder):
-        found = _PENDING.fullmatch(name)
-        if found is not None and (int(found[1]), found[2]) == (restored.epoch, restored.run_id):
+        pending, writing = _PENDING.fullmatch(name), _WRITING.fullmatch(name)
+        if pending is not None and (int(pending[1]), pending[2]) == (restored.epoch, restored.run_id):
             _publish(folder / name, f"epoch-{restored.epoch}")
-        elif found is not None or (name.startswith(".") and name.endswith(".parquet.writing")):
+        elif (pending is not None and pending[2] in restored.superseded) or (
+            writing is not None and writing[1] in restored.superseded
+        ):
             (folder / name).unlink()
 
 

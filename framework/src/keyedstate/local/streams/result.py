@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.local.run.elements import Committed, Element, Prepare, Restored
+from keyedstate.local.run.elements import Element, Prepare, Restored
 from keyedstate.local.run.job import Job
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.local.streams.explain import explained
@@ -79,12 +80,17 @@ class ResultStream:
         KeyboardInterrupt
             After the checkpoint at which Ctrl-C stopped the run.
         """
-        for element in self._elements():
-            if isinstance(element, pa.RecordBatch):
-                yield element
+        with contextlib.closing(self._elements()) as elements:
+            for element in elements:
+                if isinstance(element, pa.RecordBatch):
+                    yield element
 
     def to_table(self) -> pa.Table:
-        """Run, and return all rows as one Arrow table; raises as `batches`."""
+        """Run, and return all rows as one Arrow table; raises as `batches`.
+
+        The rows are in memory until the end, where the only checkpoint is published: a run that fails or is
+        stopped leaves none, and the next one returns all rows.
+        """
         return pa.Table.from_batches(self._all(), self.schema)
 
     def to_tables(self) -> dict[str, pa.Table]:
@@ -118,7 +124,9 @@ class ResultStream:
         from keyedstate.local.sinks.parquet import write_parquet
 
         keeps_state = self._plan.folder is not None
-        write_parquet(with_progress(self._elements()), Path(folder), self.schema, keeps_state=keeps_state)
+        # Closed also while an error is looked at: its traceback would keep the run open.
+        with contextlib.closing(self._elements()) as elements:
+            write_parquet(with_progress(elements), Path(folder), self.schema, keeps_state=keeps_state)
 
     def for_each(self, function: Callable[[pa.Table, int], object]) -> None:
         """Run, and call a function with the rows of each epoch and its number, as ``foreachBatch`` does.
@@ -129,34 +137,33 @@ class ResultStream:
         function raises.
         """
         waiting: list[pa.RecordBatch] = []
-        for element in with_progress(self._elements()):
-            if isinstance(element, pa.RecordBatch):
-                waiting.append(element)
-            elif isinstance(element, Prepare):
-                function(pa.Table.from_batches(waiting, self.schema), element.epoch)
-                waiting = []
-            elif isinstance(element, Restored):
-                waiting = []
+        with contextlib.closing(self._elements()) as elements:
+            for element in with_progress(elements):
+                if isinstance(element, pa.RecordBatch):
+                    waiting.append(element)
+                elif isinstance(element, Prepare):
+                    function(pa.Table.from_batches(waiting, self.schema), element.epoch)
+                    waiting = []
+                elif isinstance(element, Restored):
+                    waiting = []
         if self._plan.folder is None:
             function(pa.Table.from_batches(waiting, self.schema), 0)
 
     def _all(self) -> list[pa.RecordBatch]:
         """Run, and return all rows; those that a restarted task repeats are there once."""
         found: list[pa.RecordBatch] = []
-        committed = 0
-        for element in with_progress(self._elements()):
-            if isinstance(element, pa.RecordBatch):
-                found.append(element)
-            elif isinstance(element, Committed):
-                committed = len(found)
-            elif isinstance(element, Restored):
-                del found[committed:]
+        with contextlib.closing(self._elements(all_or_nothing=True)) as elements:
+            for element in with_progress(elements):
+                if isinstance(element, pa.RecordBatch):
+                    found.append(element)
+                elif isinstance(element, Restored):
+                    found.clear()
         return found
 
-    def _elements(self) -> Iterator[Element]:
+    def _elements(self, *, all_or_nothing: bool = False) -> Generator[Element, None, None]:
         if self._plan.partitions.parallelism == 1:
-            return Job(self._plan, drain=self.drains).elements()
+            return Job(self._plan, drain=self.drains, all_or_nothing=all_or_nothing).elements()
         # Only runs with several processes pay for the import.
         from keyedstate.local.parallel.restart import restarted
 
-        return restarted(self._plan, drain=self.drains)
+        return restarted(self._plan, drain=self.drains, all_or_nothing=all_or_nothing)
