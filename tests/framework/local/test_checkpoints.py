@@ -70,6 +70,21 @@ def test_files_in_another_number_of_channels_are_refused(tmp_path: Path, config:
     assert plain(counted(FileSource(files, channels=2), config)) == []
 
 
+def test_a_channel_that_was_missing_in_a_run_continues_at_its_position(config: dict[str, object]):
+    class Users:
+        schema = events("a").schema
+
+        def __init__(self, *users: str) -> None:
+            self._users = users
+
+        def channels(self):
+            return [_Batches([events(user)], user) for user in self._users]
+
+    assert plain(counted(Users("a", "b"), config)) == [("a", 1), ("b", 1)]
+    assert plain(counted(Users("a"), config)) == []
+    assert plain(counted(Users("a", "b", "c"), config)) == [("c", 1)]
+
+
 def test_timers_and_windows_stay_open_for_the_rows_of_a_later_run(config: dict[str, object]):
     def run(users: str, minutes: list[int]) -> list[tuple[Any, ...]]:
         stream = keyed(events(users, minutes), "user", uid="silence", config=config, event_time=BY_MINUTE)

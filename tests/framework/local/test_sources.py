@@ -21,6 +21,7 @@ from tests.framework.local.functions import COUNTS, Count, events, plain
 from keyedstate.aggregates import count
 from keyedstate.errors import SourceError
 from keyedstate.local import FileSource, RowSource, Source, keyed
+from keyedstate.local.sources.batches import BatchChannel
 from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import KeyedProcessFunction
 
@@ -212,10 +213,51 @@ class _NumbersChannel:
         self._next = offset
 
 
+class _Given:
+    """A source of the given batches, by the names of their channels."""
+
+    def __init__(self, schema: pa.Schema, batches: dict[str, list[pa.RecordBatch]]) -> None:
+        self.schema = schema
+        self._batches = batches
+
+    def channels(self):
+        return [BatchChannel(name, iter(batches)) for name, batches in self._batches.items()]
+
+
 def test_a_source_of_the_user_is_any_object_with_channels():
     assert isinstance(Numbers(), Source)
     found = keyed(Numbers(), "user").aggregate(n=count()).to_table()
     assert found.num_rows == 10
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ({"x": ["wrong"], "user": ["a"]}, r"columns are \(x string, user string\)"),
+        ({"user": ["a"], "y": ["b"]}, r"columns are \(user string, y string\)"),
+        ({"user": ["a"], "x": [1]}, r"columns are \(user string, x int64\)"),
+    ],
+    ids=["another order", "another name", "another type"],
+)
+def test_a_batch_with_other_columns_than_its_source_is_refused(batch: dict[str, Any], said: str):
+    source = _Given(pa.schema({"user": pa.string(), "x": pa.string()}), {"0": [pa.record_batch(batch)]})
+    with pytest.raises(SourceError, match=f"channel '0' .*{said}, and .*user string, x string"):
+        keyed(source, "user").process(Count(), COUNTS).to_table()
+
+
+def test_a_batch_may_have_other_types_that_spark_reads_alike():
+    batch = pa.record_batch({"user": pa.array(["a"], pa.large_string())})
+    source = _Given(pa.schema({"user": pa.string()}), {"0": [batch]})
+    assert plain(keyed(source, "user").process(Count(), COUNTS)) == [("a", 1)]
+
+
+def test_two_channels_of_one_name_are_refused():
+    class Twins(Numbers):
+        def channels(self):
+            return [_NumbersChannel("0", 0), _NumbersChannel("0", 1)]
+
+    with pytest.raises(SourceError, match=r"the channel '0' .*2 channels"):
+        keyed(Twins(), "user").process(Count(), COUNTS).to_table()
 
 
 def test_a_frame_with_an_index_gives_its_columns_alone():

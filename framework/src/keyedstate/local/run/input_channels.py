@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow as pa
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, SavepointFolder, to_json
 from keyedstate.checkpoint.savepoint.file_positions import files_read_on_spark
 from keyedstate.columns.keyed import with_key_groups
-from keyedstate.columns.spark_types import batch_as_spark_reads
+from keyedstate.columns.spark_types import batch_as_spark_reads, schema_as_spark_reads
 from keyedstate.errors import SourceError
 from keyedstate.local.channels import Watermark, WatermarkAlignment, WatermarkStatus
 from keyedstate.local.run.event_time import OperatorTime
@@ -33,6 +34,11 @@ class InputChannels:
     clock : callable
         Returns processing time in milliseconds.
 
+    Raises
+    ------
+    SourceError
+        Where two channels of a source have one name.
+
     Attributes
     ----------
     reading : list of (int, SourceChannel)
@@ -47,10 +53,13 @@ class InputChannels:
         self._upstream: list[int] = []
         for number, input_ in enumerate(plan.read.inputs):
             if isinstance(input_.rows, Source):
-                self._channels += [(number, channel) for channel in input_.rows.channels()]
+                channels = input_.rows.channels()
+                _check_names([channel.name for channel in channels])
+                self._channels += [(number, channel) for channel in channels]
             else:
                 self._upstream.append(number)
         self.reading = list(self._channels)
+        self._restored: Mapping[str, Any] = {}
         self._alignment: WatermarkAlignment | None = None
         drift_ms = plan.config[WATERMARK_MAX_DRIFT]
         if drift_ms and plan.partitions.event_times:
@@ -59,7 +68,7 @@ class InputChannels:
 
     def restore(self, checkpoint: CheckpointMetadata | None, watermark: int | None) -> None:
         """Move the channels to their positions in a checkpoint, whose watermark continues."""
-        positions = {} if checkpoint is None else self._positions_in(checkpoint)
+        positions = self._restored = {} if checkpoint is None else self._positions_in(checkpoint)
         self._time = OperatorTime(self._plan.partitions.event_times, watermark)
         now = self._clock()
         for number in self._upstream:
@@ -127,6 +136,7 @@ class InputChannels:
     def keyed(self, number: int, channel: str, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows of an input as the operator processes them, with key groups; note their event times."""
         columns = self._plan.read.inputs[number].columns
+        _check_columns(batch.schema, columns.given_schema, channel)
         rows = columns.with_key_columns(batch_as_spark_reads(batch, columns.given_schema))
         self._time.saw(number, channel, rows, self._clock())
         if self._plan.connected is not None:
@@ -145,7 +155,8 @@ class InputChannels:
 
     def positions(self) -> dict[str, Any]:
         """Return the positions as `AttemptManifest.positions` has them."""
-        found: dict[str, dict[str, Any]] = {}
+        # A channel that is absent in this run keeps its position: a later run may have it again.
+        found: dict[str, dict[str, Any]] = {name: {**channels} for name, channels in self._restored.items()}
         for number in self._upstream:
             times = self._time.times_of(number, UPSTREAM)
             found.setdefault(str(number + 1), {})[UPSTREAM] = {"offset": None, "event_times": times}
@@ -154,6 +165,31 @@ class InputChannels:
             of_input = found.setdefault(str(number + 1), {})
             of_input[channel.name] = {"offset": channel.offset(), "event_times": times}
         return found
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Refuse channels of one name, whose positions would overwrite each other."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise SourceError(
+                f"the channel {name!r}",
+                f"{count} channels of its source have this name",
+                "Give each channel a name of its own, the same in each run.",
+            )
+
+
+def _check_columns(found: pa.Schema, declared: pa.Schema, channel: str) -> None:
+    """Refuse a batch with other columns than its source declares: another column would be the key."""
+    if found.names != declared.names or schema_as_spark_reads(found).types != declared.types:
+        raise SourceError(
+            f"a batch of the channel {channel!r}",
+            f"its columns are ({_columns(found)}), and those of the source are ({_columns(declared)})",
+            "Give each batch the columns of the source's schema, in their order.",
+        )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
 def _times(position: Any) -> dict[str, int]:
