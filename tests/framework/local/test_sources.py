@@ -82,6 +82,13 @@ def test_files_of_a_folder_are_read_in_the_order_of_their_names(tmp_path: Path, 
     assert [user for users in read for user in users] == list("abcab")
 
 
+@pytest.mark.parametrize("before", ["", "\n", "  \n", "\r\n\n"])
+def test_a_json_file_whose_only_newlines_are_before_its_line_is_read(tmp_path: Path, before: str):
+    (tmp_path / "1.json").write_text(before + '{"user": "a"}', newline="")
+    dataset = ds.dataset(tmp_path, format="json", schema=pa.schema({"user": pa.string()}))
+    assert plain(keyed(dataset, "user").process(Count(), COUNTS)) == [("a", 1)]
+
+
 @pytest.mark.parametrize("name", ["1.json", "1.json.gz"])
 def test_a_json_file_of_one_line_without_a_final_newline_is_read(tmp_path: Path, name: str):
     """pyarrow.dataset gives nulls for it."""

@@ -12,19 +12,21 @@ _CHUNK = 1 << 20
 def readable(fragment: Any) -> Any:
     """Return a fragment of a dataset whose rows are those of its file.
 
-    A dataset gives a row of nulls for a JSON file that is one line without a final newline. Such a file is
-    read here, and the newline added. Any other fragment is returned as it is.
+    A dataset gives a row of nulls for a JSON file that is one line without a final newline, also where
+    newlines are before it. Such a file is read here, and the newline added. Any other fragment is returned
+    as it is.
     """
     if fragment.format.default_extname != "json":
         return fragment
-    content = b""
+    content, has_begun = b"", False
     with fragment.filesystem.open_input_stream(fragment.path, compression="detect") as file:
-        # Most files have a newline in their first part, which is all that is read of them.
+        # Most files have a newline behind their first line in the first part: no other part is read.
         while part := file.read(_CHUNK):
-            if b"\n" in part:
+            if b"\n" in (part if has_begun else part.lstrip()):
                 return fragment
+            has_begun = has_begun or not part.isspace()
             content += part
-    if not content:
+    if not has_begun:
         return fragment
     whole = pa.BufferReader(content + b"\n")
     return fragment.format.make_fragment(whole, partition_expression=fragment.partition_expression)
