@@ -85,6 +85,16 @@ def test_a_channel_that_was_missing_in_a_run_continues_at_its_position(config: d
     assert plain(counted(Users("a", "b", "c"), config)) == [("c", 1)]
 
 
+@pytest.mark.parametrize(
+    "form", [lambda rows: rows, pa.Table.to_reader, pa.Table.to_pylist], ids=["table", "reader", "dicts"]
+)
+def test_fewer_rows_than_were_read_before_are_refused(form: Any, config: dict[str, object]):
+    counted(form(events("aab")), config).to_table()
+    with pytest.raises(SourceError, match="they are 2, and 3 were read before"):
+        counted(form(events("cc")), config).to_table()
+    assert plain(counted(form(events("aabb")), config)) == [("b", 2)]
+
+
 def test_timers_and_windows_stay_open_for_the_rows_of_a_later_run(config: dict[str, object]):
     def run(users: str, minutes: list[int]) -> list[tuple[Any, ...]]:
         stream = keyed(events(users, minutes), "user", uid="silence", config=config, event_time=BY_MINUTE)

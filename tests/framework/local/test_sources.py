@@ -267,6 +267,20 @@ def test_two_channels_of_one_name_are_refused():
         keyed(Twins(), "user").process(Count(), COUNTS).to_table()
 
 
+@pytest.mark.parametrize(
+    "rows",
+    [lambda: ({"user": "a"} for _ in range(200)), lambda: events("a" * 200).to_reader()],
+    ids=["generator", "reader"],
+)
+def test_rows_that_can_be_read_once_are_refused_at_the_second_read(rows: Any):
+    stream = keyed(rows(), "user").process(Count(), COUNTS)
+    assert "1 channel" in stream.explain()
+    assert stream.to_table().num_rows == 200
+    assert "1 channel" in stream.explain()
+    with pytest.raises(SourceError, match="read once"):
+        stream.to_table()
+
+
 def test_a_frame_with_an_index_gives_its_columns_alone():
     frame = pd.DataFrame({"user": ["a", "b"]}, index=[7, 9])
     assert keyed(frame, "user").process(Count(), COUNTS).to_table().num_rows == 2

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyedstate.errors import SourceError
 from keyedstate.local.sources.source import SourceChannel
 
 #: Rows in a batch of a source that has them all at once; time moves forward between two batches.
@@ -35,7 +36,7 @@ class BatchSource:
     ) -> None:
         self.schema = schema
         self.reads_once = reads_once
-        self._open_batches = open_batches
+        self._open_batches = ReadOnce(open_batches) if reads_once else open_batches
 
     @classmethod
     def of_table(cls, table: pa.Table) -> BatchSource:
@@ -53,6 +54,27 @@ class BatchSource:
     def channels(self) -> Sequence[SourceChannel]:
         """Return the only channel."""
         return [BatchChannel(_ONLY, self._open_batches())]
+
+
+class ReadOnce:
+    """Opens batches that can be read once, and raises `SourceError` when they are read again.
+
+    Reading begins with the first batch: `explain` opens channels and reads none.
+    """
+
+    def __init__(self, open_batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
+        self._open_batches = open_batches
+        self._was_read = False
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        if self._was_read:
+            raise SourceError(
+                "the rows",
+                "they can be read once, and were read already",
+                "Make the generator or reader again and give it to a new stream, or give a list or a table.",
+            )
+        self._was_read = True
+        yield from self._open_batches()
 
 
 class BatchChannel:
@@ -73,6 +95,13 @@ class BatchChannel:
                 continue
             self._rows += batch.num_rows - skipped
             return batch.slice(skipped)
+        if self._skipped:
+            raise SourceError(
+                "the rows",
+                f"they are {self._rows - self._skipped}, and {self._rows} were read before",
+                "Give the rows that were read before, and the new ones behind them; where they are in files, "
+                "give a pyarrow.dataset of their folder.",
+            )
         return None
 
     def offset(self) -> Any:

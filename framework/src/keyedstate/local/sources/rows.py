@@ -12,7 +12,7 @@ import pyarrow as pa
 from keyedstate.columns.declared import output_schema
 from keyedstate.columns.spark_types import schema_as_spark_reads
 from keyedstate.errors import OutputRowError, OutputSchemaError, OutputTypeError, SourceError
-from keyedstate.local.sources.batches import BatchChannel
+from keyedstate.local.sources.batches import BatchChannel, ReadOnce
 from keyedstate.local.sources.source import SourceChannel
 from keyedstate.runtime.output import OutputSchema
 
@@ -61,10 +61,14 @@ class RowSource:
         except OutputSchemaError as error:
             raise _unusable(error.reason) from error
         self.schema = self._checked.schema
+        self._open_batches = ReadOnce(self._batches) if self.reads_once else self._batches
 
     def channels(self) -> Sequence[SourceChannel]:
         """Return the only channel."""
-        return [BatchChannel("0", _batches(chain(self._first, self._rows), self._checked))]
+        return [BatchChannel("0", self._open_batches())]
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        return _batches(chain(self._first, self._rows), self._checked)
 
 
 def _batches(rows: Iterable[Any], checked: OutputSchema) -> Iterator[pa.RecordBatch]:
