@@ -281,6 +281,29 @@ def test_rows_that_can_be_read_once_are_refused_at_the_second_read(rows: Any):
         stream.to_table()
 
 
+@pytest.mark.parametrize("schema", [None, "user string"], ids=["types of the rows", "declared"])
+def test_a_generator_is_refused_in_a_second_source(schema: str | None):
+    rows = ({"user": "a"} for _ in range(200))
+    keyed(RowSource(rows, schema), "user")
+    with pytest.raises(SourceError, match="read once"):
+        keyed(RowSource(rows, schema), "user")
+
+
+def test_a_reader_that_was_read_is_refused_in_a_second_stream():
+    reader = events("a").to_reader()
+    first, second = (keyed(reader, "user").process(Count(), COUNTS) for _ in range(2))
+    assert first.to_table().num_rows == 1
+    with pytest.raises(SourceError, match="read once"):
+        second.to_table()
+
+
+def test_an_iterator_of_a_list_is_refused_at_the_second_read():
+    stream = keyed(iter([{"user": "a"}]), "user").process(Count(), COUNTS)
+    assert stream.to_table().num_rows == 1
+    with pytest.raises(SourceError, match="read once"):
+        stream.to_table()
+
+
 def test_a_frame_with_an_index_gives_its_columns_alone():
     frame = pd.DataFrame({"user": ["a", "b"]}, index=[7, 9])
     assert keyed(frame, "user").process(Count(), COUNTS).to_table().num_rows == 2

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.errors import SourceError
+from keyedstate.local.sources.read_once import note_read
 from keyedstate.local.sources.source import SourceChannel
 
 #: Rows in a batch of a source that has them all at once; time moves forward between two batches.
@@ -36,7 +37,7 @@ class BatchSource:
     ) -> None:
         self.schema = schema
         self.reads_once = reads_once
-        self._open_batches = ReadOnce(open_batches) if reads_once else open_batches
+        self._open_batches = open_batches
 
     @classmethod
     def of_table(cls, table: pa.Table) -> BatchSource:
@@ -49,32 +50,17 @@ class BatchSource:
 
         After a restart the program makes the same reader again, and the rows before the offset are skipped.
         """
-        return cls(reader.schema, lambda: iter(reader), reads_once=True)
+        return cls(reader.schema, lambda: _rest_of(reader), reads_once=True)
 
     def channels(self) -> Sequence[SourceChannel]:
         """Return the only channel."""
         return [BatchChannel(_ONLY, self._open_batches())]
 
 
-class ReadOnce:
-    """Opens batches that can be read once, and raises `SourceError` when they are read again.
-
-    Reading begins with the first batch: `explain` opens channels and reads none.
-    """
-
-    def __init__(self, open_batches: Callable[[], Iterator[pa.RecordBatch]]) -> None:
-        self._open_batches = open_batches
-        self._was_read = False
-
-    def __call__(self) -> Iterator[pa.RecordBatch]:
-        if self._was_read:
-            raise SourceError(
-                "the rows",
-                "they can be read once, and were read already",
-                "Make the generator or reader again and give it to a new stream, or give a list or a table.",
-            )
-        self._was_read = True
-        yield from self._open_batches()
+def _rest_of(reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    # With the first batch, not when the channel is opened: `explain` opens channels too.
+    note_read(reader)
+    yield from reader
 
 
 class BatchChannel:

@@ -12,7 +12,8 @@ import pyarrow as pa
 from keyedstate.columns.declared import output_schema
 from keyedstate.columns.spark_types import schema_as_spark_reads
 from keyedstate.errors import OutputRowError, OutputSchemaError, OutputTypeError, SourceError
-from keyedstate.local.sources.batches import BatchChannel, ReadOnce
+from keyedstate.local.sources.batches import BatchChannel
+from keyedstate.local.sources.read_once import note_read
 from keyedstate.local.sources.source import SourceChannel
 from keyedstate.runtime.output import OutputSchema
 
@@ -39,13 +40,17 @@ class RowSource:
     Raises
     ------
     SourceError
-        Where the columns cannot be used, or the first rows do not show them.
+        Where the columns cannot be used, or the first rows do not show them.  Where the rows are an iterator
+        that another source has.
     """
 
     def __init__(self, rows: Iterable[Any], schema: object = None) -> None:
         self._rows = rows
         #: Whether it is an iterator, which gives each row to one reader only.
         self.reads_once = isinstance(rows, Iterator)
+        if self.reads_once:
+            # Already here, where the columns take the first rows.
+            note_read(rows)
         self._first: list[Any] = []
         if schema is None:
             iterator = iter(rows)
@@ -61,14 +66,15 @@ class RowSource:
         except OutputSchemaError as error:
             raise _unusable(error.reason) from error
         self.schema = self._checked.schema
-        self._open_batches = ReadOnce(self._batches) if self.reads_once else self._batches
 
     def channels(self) -> Sequence[SourceChannel]:
         """Return the only channel."""
-        return [BatchChannel("0", self._open_batches())]
+        return [BatchChannel("0", self._batches())]
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        return _batches(chain(self._first, self._rows), self._checked)
+        if self.reads_once:
+            note_read(self)
+        yield from _batches(chain(self._first, self._rows), self._checked)
 
 
 def _batches(rows: Iterable[Any], checked: OutputSchema) -> Iterator[pa.RecordBatch]:
