@@ -9,8 +9,8 @@ from keyedstate.local.sources.rows import RowSource
 from keyedstate.local.sources.source import Source, SourceChannel
 from keyedstate.local.streams.connected import ConnectedStreams, connect
 from keyedstate.local.streams.keyed import KeyedStream, keyed
+from keyedstate.local.streams.read_state import read_state
 from keyedstate.local.streams.result import ResultStream
-from keyedstate.local.streams.stored_state import read_state
 
 __all__ = [
     "ConnectedStreams",

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, Lease, OperatorFolder, lease
+from keyedstate.checkpoint.reading.leased_snapshot import open_with_lease
 from keyedstate.checkpoint.reading.survey import Checkpoint
 from keyedstate.checkpoint.savepoint.location import StoredOperator
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
-from keyedstate.errors import CheckpointGoneError
 
 #: How long the leases of a killed command keep files.
 LEASE_SECONDS = 900.0
@@ -49,18 +49,7 @@ class SnapshotLeases(ExitStack):
         CheckpointGoneError
             Where the checkpoint that was asked for was deleted meanwhile.
         """
-        while True:
-            stored = OperatorSnapshot.open(path, uid, epoch)
-            if stored.folder is None:
-                return stored
-            try:
-                metadata = self._take(stored.folder, stored.metadata.epoch)
-            except CheckpointGoneError:
-                # The newest one was deleted, since there are newer ones.
-                if epoch is not None or stored.location == path.location():
-                    raise
-            else:
-                return replace(stored, metadata=metadata)
+        return open_with_lease(path, uid, epoch, self._take)
 
     def _take(self, folder: OperatorFolder, epoch: int) -> CheckpointMetadata:
         taken = self.enter_context(lease(folder, epoch, LEASE_SECONDS))
