@@ -79,7 +79,7 @@ def arrow_schema(declared: object) -> pa.Schema:
 
 def of_struct_type(declared: Any) -> pa.Schema:
     """Return a ``StructType`` as Arrow's schema, with instants in UTC on every PySpark."""
-    # Whoever has a StructType has PySpark.
+    # Only a program that has imported PySpark has a StructType.
     from pyspark.sql.pandas.types import to_arrow_schema
 
     # Up to 4.2 PySpark always writes UTC; later versions have a parameter.

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-#: Spark has signed numbers only, none of 16-bit floats, and no column without a type.
-_WIDER = {
+#: Spark has signed numbers only, and none of 16-bit floats.
+WIDER_NUMBERS = {
     pa.uint8(): pa.int16(),
     pa.uint16(): pa.int32(),
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
     pa.float16(): pa.float32(),
+}
+#: It has one type of strings, of bytes and of dates, and no column without a type.
+_WIDER = {
+    **WIDER_NUMBERS,
     pa.large_string(): pa.string(),
     pa.string_view(): pa.string(),
     pa.large_binary(): pa.binary(),

@@ -9,14 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructField, StructType
 
-#: Spark has signed numbers only, and none of 16-bit floats.
-_WIDER = {
-    pa.uint8(): pa.int16(),
-    pa.uint16(): pa.int32(),
-    pa.uint32(): pa.int64(),
-    pa.uint64(): pa.decimal128(20, 0),
-    pa.float16(): pa.float32(),
-}
+from keyedstate.columns.spark_types import WIDER_NUMBERS
 
 
 def spark_type_of(arrow_type: pa.DataType) -> Any:
@@ -36,7 +29,8 @@ def spark_type_of(arrow_type: pa.DataType) -> Any:
     if pa.types.is_fixed_size_binary(arrow_type):
         return BinaryType()
     try:
-        found: DataType = from_arrow_type(_WIDER.get(arrow_type, arrow_type), prefer_timestamp_ntz=True)
+        wider = WIDER_NUMBERS.get(arrow_type, arrow_type)
+        found: DataType = from_arrow_type(wider, prefer_timestamp_ntz=True)
     except PySparkException:
         return StringType()
     return found
