@@ -7,8 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from keyedstate.backend import Capability
-from keyedstate.checkpoint import CheckpointStorage, FullSnapshotRules
+from keyedstate.checkpoint import CheckpointStorage, FullSnapshotRules, OperatorFolder, SavepointRestore
+from keyedstate.keygroups import check_parallelism, default_max_parallelism
 from keyedstate.options import (
+    MAX_PARALLELISM,
     TIMERS_QUEUE,
     TYPES_GENERIC,
     Configuration,
@@ -35,6 +37,25 @@ def choose_backend(config: Configuration) -> ChosenBackend:
     return ChosenBackend(
         backend, options, config[TYPES_GENERIC] == "allow", LatencySampling.of(config), config[TIMERS_QUEUE]
     )
+
+
+def choose_max_parallelism(config: Configuration, parallelism: int, folder: OperatorFolder | None) -> int:
+    """Return the number of key groups, which existing state decides: that of the folder or of the savepoint.
+
+    Raises
+    ------
+    InvalidParallelismError
+    CheckpointError
+        As `SavepointRestore.expected_owner`.
+    """
+    asked = config.get(MAX_PARALLELISM)
+    owner = None
+    if folder is not None:
+        owner = folder.read_owner() or SavepointRestore.of(config).expected_owner(folder, asked)
+    stored = None if owner is None else owner.max_parallelism
+    max_parallelism = asked or stored or default_max_parallelism(parallelism)
+    check_parallelism(parallelism, max_parallelism)
+    return max_parallelism
 
 
 @lru_cache(maxsize=8)

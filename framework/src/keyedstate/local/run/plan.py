@@ -9,29 +9,22 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, SavepointRestore
+from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.columns.connected import ConnectedColumns
 from keyedstate.columns.declared import output_schema
 from keyedstate.columns.keyed import KeyedColumns
 from keyedstate.columns.spark_types import spark_name
-from keyedstate.epoch.configuration import choose_backend, frozen
+from keyedstate.epoch.configuration import choose_backend, choose_max_parallelism, frozen
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import pack_function
 from keyedstate.epoch.operator_checks import check_sides, check_states
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
-from keyedstate.errors import EventTimeError, OutputSchemaError
-from keyedstate.keygroups import check_parallelism, default_max_parallelism
+from keyedstate.errors import EventTimeError
 from keyedstate.local.sources.source import Source
-from keyedstate.options import (
-    CHECKPOINT_COMPRESSION,
-    CHECKPOINT_DIR,
-    MAX_PARALLELISM,
-    PARALLELISM,
-    Configuration,
-)
+from keyedstate.options import CHECKPOINT_COMPRESSION, CHECKPOINT_DIR, PARALLELISM, Configuration
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
 from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function, check_row_classes
-from keyedstate.runtime.functions.two_inputs import INPUTS
+from keyedstate.runtime.functions.two_inputs import INPUTS, input_of_side_output
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import Outputs, check_name
 
@@ -137,16 +130,17 @@ class OperatorPlan:
         config = Configuration(read.config, environ=os.environ)
         chosen = choose_backend(config)
         check_states(function, generic_types=chosen.generic_types, event_times=read.event_times)
-        folder = _folder(read, config)
-        parallelism, max_parallelism = _parallelism(config, folder)
-        location = None
-        if folder is not None:
+        folder, location = None, None
+        if read.uid is not None:
+            storage = CheckpointStorage.open(config[CHECKPOINT_DIR], config)
+            folder = OperatorFolder(storage, read.uid)
             location = StateLocation(
                 uid=folder.uid,
-                directory=CheckpointStorage.open(config[CHECKPOINT_DIR], config).uri,
+                directory=storage.uri,
                 compression=config[CHECKPOINT_COMPRESSION],
                 each_epoch=True,
             )
+        parallelism = config.get(PARALLELISM) or 1
         partitions = PartitionPlan(
             function=pack_function(function),
             function_name=type(function).__name__,
@@ -158,7 +152,7 @@ class OperatorPlan:
             output=output,
             side_outputs=sides,
             parallelism=parallelism,
-            max_parallelism=max_parallelism,
+            max_parallelism=choose_max_parallelism(config, parallelism, folder),
             settings=frozen(config),
             location=location,
             event_times=read.event_times,
@@ -167,37 +161,12 @@ class OperatorPlan:
         return cls(read, config, partitions, connected, folder)
 
 
-def _folder(read: OperatorInputs, config: Configuration) -> OperatorFolder | None:
-    if read.uid is None:
-        return None
-    return OperatorFolder(CheckpointStorage.open(config[CHECKPOINT_DIR], config), read.uid)
-
-
-def _parallelism(config: Configuration, folder: OperatorFolder | None) -> tuple[int, int]:
-    """Return the parallelism, and the number of key groups, which existing state decides."""
-    owner = None
-    if folder is not None:
-        owner = folder.read_owner() or SavepointRestore.of(config).expected_owner(
-            folder, config.get(MAX_PARALLELISM)
-        )
-    parallelism = config.get(PARALLELISM) or 1
-    stored = None if owner is None else owner.max_parallelism
-    max_parallelism = config.get(MAX_PARALLELISM) or stored or default_max_parallelism(parallelism)
-    check_parallelism(parallelism, max_parallelism)
-    return parallelism, max_parallelism
-
-
 def _side_outputs(function: KeyedFunction, read: OperatorInputs) -> dict[str, OutputSchema]:
     found = {}
-    places = function.side_inputs if isinstance(function, KeyedCoProcessFunction) else {}
     for name, columns in function.side_outputs.items():
         check_name(name)
         if columns is None:
-            if len(read.inputs) > 1 and name not in places:
-                raise OutputSchemaError(
-                    f"the side output {name!r} of a function of two inputs does not say its columns"
-                )
-            columns = read.inputs[places.get(name, 0)].columns.schema
+            columns = read.inputs[input_of_side_output(function, name)].columns.schema
         found[name] = output_schema(columns, name)
     return found
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from keyedstate.errors import InvalidFunctionError
+from keyedstate.errors import InvalidFunctionError, OutputSchemaError
 from keyedstate.runtime.functions.keyed import Context, KeyedFunction, OnTimerContext
 
 if TYPE_CHECKING:
@@ -131,6 +131,23 @@ class KeyedCoProcessFunction(KeyedFunction, Generic[R1, R2]):
     def on_timer(self, time: int, ctx: OnTimerContext) -> Iterable[Any] | None:
         """Handle a timer of the key, which both inputs share; see `KeyedProcessFunction.on_timer`."""
         raise NotImplementedError
+
+
+def input_of_side_output(function: KeyedFunction, name: str) -> int:
+    """Return the number of the input whose columns a side output has that declares none.
+
+    Raises
+    ------
+    OutputSchemaError
+        Where a function of two inputs does not say which.
+    """
+    if not isinstance(function, KeyedCoProcessFunction):
+        return 0
+    if name not in function.side_inputs:
+        raise OutputSchemaError(
+            f"the side output {name!r} of a function of two inputs does not say its columns"
+        )
+    return function.side_inputs[name]
 
 
 def check_inputs(function: KeyedFunction, *, connected: bool) -> None:

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType
 
-from keyedstate.errors import OutputSchemaError, SideOutputError
-from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
+from keyedstate.errors import SideOutputError
+from keyedstate.runtime import KeyedFunction
+from keyedstate.runtime.functions.two_inputs import input_of_side_output
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import MAIN, OUTPUT, check_name
 from keyedstate.spark.routing import quoted
@@ -42,19 +43,10 @@ def declared_outputs(
     for name, columns in function.side_outputs.items():
         check_name(name)
         if columns is None:
-            columns = _of_input(name, function, inputs)
+            columns = inputs[input_of_side_output(function, name)]
         declared, sides[name] = parse_output(frame.sparkSession, columns, name)
         made.add(name, declared)
     return distinct(frame, made), checked, sides
-
-
-def _of_input(name: str, function: KeyedFunction, inputs: Sequence[StructType]) -> StructType:
-    places = function.side_inputs if isinstance(function, KeyedCoProcessFunction) else {name: 0}
-    if name not in places:
-        raise OutputSchemaError(
-            f"the side output {name!r} of a function of two inputs does not say its columns"
-        )
-    return inputs[places[name]]
 
 
 class SplitOutputs(dict[str, DataFrame], AbstractContextManager["SplitOutputs"]):

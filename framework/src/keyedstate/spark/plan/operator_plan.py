@@ -14,9 +14,8 @@ from keyedstate.checkpoint import (
     CheckpointMetadata,
     CheckpointStorage,
     OperatorFolder,
-    SavepointRestore,
 )
-from keyedstate.epoch.configuration import choose_backend, frozen
+from keyedstate.epoch.configuration import choose_backend, choose_max_parallelism, frozen
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import pack_function
 from keyedstate.epoch.notification.plugin_listener import PluginListener
@@ -28,7 +27,7 @@ from keyedstate.errors import (
     EventTimeError,
     MissingUidError,
 )
-from keyedstate.keygroups import KEY_GROUP_COLUMN, check_parallelism, default_max_parallelism
+from keyedstate.keygroups import KEY_GROUP_COLUMN
 from keyedstate.options import (
     CHECKPOINT_COMPRESSION,
     CHECKPOINT_DIR,
@@ -36,7 +35,6 @@ from keyedstate.options import (
     CHECKPOINT_TIMEOUT,
     HOST,
     HOSTS_PROCESSES,
-    MAX_PARALLELISM,
     PARALLELISM,
     Configuration,
 )
@@ -92,18 +90,11 @@ class KeyedRows:
             raise MissingUidError()
         return self.uid
 
-    def parallelism(self, config: Configuration, stored: int | None = None) -> tuple[int, int]:
-        """Return parallelism and max parallelism; `stored` is the latter of existing state.
-
-        Raises
-        ------
-        InvalidParallelismError
-        """
+    def parallelism(self, config: Configuration, folder: OperatorFolder | None = None) -> tuple[int, int]:
+        """Return parallelism and max parallelism; raises as `choose_max_parallelism`."""
         spark = self.df.sparkSession
         parallelism = config.get(PARALLELISM) or int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
-        max_parallelism = config.get(MAX_PARALLELISM) or stored or default_max_parallelism(parallelism)
-        check_parallelism(parallelism, max_parallelism)
-        return parallelism, max_parallelism
+        return parallelism, choose_max_parallelism(config, parallelism, folder)
 
     def check_sides(self, function: KeyedFunction) -> None:
         """Raise `InvalidFunctionError` for a function with other inputs than the rows have."""
@@ -143,17 +134,13 @@ class KeyedRows:
         config = read_configuration(spark, self.config)
         chosen = choose_backend(config)
         check_states(function, generic_types=chosen.generic_types, event_times=self.event_times)
-        stored, location, acknowledging = None, None, None
+        folder, location, acknowledging = None, None, None
         storage = self._storage(spark, config) if keeps_state else None
         if storage is not None:
             folder = OperatorFolder(storage, self.required_uid())
             check_executors(spark, config, chosen, storage)
-            owner = folder.read_owner() or SavepointRestore.of(config).expected_owner(
-                folder, config.get(MAX_PARALLELISM)
-            )
-            stored = None if owner is None else owner.max_parallelism
-        parallelism, max_parallelism = self.parallelism(config, stored)
-        if storage is not None:
+        parallelism, max_parallelism = self.parallelism(config, folder)
+        if storage is not None and folder is not None:
             location = StateLocation(
                 uid=folder.uid,
                 directory=storage.uri,
