@@ -134,7 +134,7 @@ class InputGate(ABC, Generic[T]):
 
     @property
     def deadline_ms(self) -> int | None:
-        """The time of the next `poll` at the latest, even if nothing arrives; None where there is none."""
+        """The time of the next `poll` at the latest, even if nothing arrives; None without a deadline."""
         return None
 
     @property

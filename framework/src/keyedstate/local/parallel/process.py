@@ -64,7 +64,7 @@ class SubtaskProcess:
         return self._process.pid
 
     def take(self) -> Any:
-        """Return the next rows or message of the subtask; None where there are none yet.
+        """Return the next rows or message of the subtask; None if none has arrived yet.
 
         Raises
         ------

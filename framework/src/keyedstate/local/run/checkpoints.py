@@ -16,6 +16,7 @@ from keyedstate.checkpoint.protocol.operator_folder import SET_BACK
 from keyedstate.epoch.notification.plugin_listener import PluginListener
 from keyedstate.epoch.notification.reporters import reporters_of
 from keyedstate.errors import DuplicateUidError, OvertakenRunError, StateFolderOwnedError
+from keyedstate.local.run.elements import Restored
 from keyedstate.local.run.operator_task import RunIdentity
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.options import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT, Configuration
@@ -68,8 +69,13 @@ class Checkpoints:
             if (folder := plan.folder) is not None
         }
 
-    def superseded(self) -> tuple[str, ...]:
-        """Return the runs that this one has superseded, after all of its tasks have claimed the folders.
+    def begun(self, restored: CheckpointMetadata | None) -> Restored:
+        """Return how the run begins, after all of its tasks have claimed the folders.
+
+        Parameters
+        ----------
+        restored : CheckpointMetadata or None
+            Of the checkpoint that the last operator has restored.
 
         Raises
         ------
@@ -86,7 +92,10 @@ class Checkpoints:
             owner = folder.read_owner()
             if owner is not None and self.identity.run_id in owner.runs:
                 runs += owner.runs[: owner.runs.index(self.identity.run_id)]
-        return tuple(runs)
+        if restored is None or restored.query_id != self.identity.query_id:
+            # A savepoint is another query's: no sink of this one has its rows.
+            return Restored(None, None, self.identity.run_id, tuple(runs))
+        return Restored(restored.epoch, restored.run_id, self.identity.run_id, tuple(runs))
 
     def publish(self, finished: Sequence[Acknowledgement]) -> None:
         """Publish the checkpoint of the epoch from the attempts of all tasks of all operators.

@@ -7,9 +7,6 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import CheckpointMetadata
-from keyedstate.local.run.operator_task import RunIdentity
-
 
 @dataclass(frozen=True)
 class Restored:
@@ -27,20 +24,10 @@ class Restored:
         The runs that this one has superseded.  What they have left of other epochs is not needed any more.
     """
 
-    epoch: int | None
-    run_id: str | None
-    own_run_id: str
-    superseded: tuple[str, ...]
-
-    @classmethod
-    def of(
-        cls, restored: CheckpointMetadata | None, identity: RunIdentity, superseded: tuple[str, ...]
-    ) -> Restored:
-        """Return how a run begins whose state was restored from a checkpoint."""
-        if restored is None or restored.query_id != identity.query_id:
-            # A savepoint is another query's: no sink of this one has its rows.
-            return cls(None, None, identity.run_id, superseded)
-        return cls(restored.epoch, restored.run_id, identity.run_id, superseded)
+    epoch: int | None = None
+    run_id: str | None = None
+    own_run_id: str = ""
+    superseded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -98,8 +98,8 @@ class Job:
                 operators[plan] = RunningOperator(plan, identity, epoch, system_clock)
                 stack.callback(operators[plan].close)
             running = _Running(operators, self._receivers)
-            superseded = () if checkpoints is None else checkpoints.superseded()
-            yield Restored.of(operators[self._plans[-1]].restored, identity, superseded)
+            restored = operators[self._plans[-1]].restored
+            yield Restored() if checkpoints is None else checkpoints.begun(restored)
             for operator in operators.values():
                 yield from running.passed_on(operator, operator.begin())
             if checkpoints is None:

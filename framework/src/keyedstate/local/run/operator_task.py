@@ -82,7 +82,7 @@ class OperatorTask:
 
     @property
     def watermark(self) -> int | None:
-        """The watermark of kept state; None where there is none."""
+        """The watermark of kept state; None before the first one."""
         return self._partition.watermark if isinstance(self._partition, Partition) else None
 
     def process_broadcast(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ def source_of(rows: object) -> Source:
         return BatchSource.of_table(pa.Table.from_batches([rows]))
     if isinstance(rows, pa.RecordBatchReader):
         return BatchSource.of_reader(rows)
-    # Who has a dataset or a frame has imported its module: nobody else pays for the import.
+    # A program that has a dataset or a frame has imported its module; others need not import it.
     dataset: Any = sys.modules.get("pyarrow.dataset")
     if dataset is not None and isinstance(rows, dataset.InMemoryDataset):
         return BatchSource(rows.schema, rows.to_batches)

@@ -259,7 +259,7 @@ class StateMachine(RuleBasedStateMachine):
         self._remove_expired_elements(in_part)
 
     def _remove_expired_elements(self, lists: Sequence[Address]) -> None:
-        """Write lists anew: a read leaves expired elements in them; a clock set back shows them again."""
+        """Write lists without expired elements, which a read leaves and a clock set back shows again."""
         if self.keyed.implements(TablePart.EXPIRY_CLEANUP):
             for state, key, namespace in lists:
                 self._write(f"{state}.update", key, namespace, self.model[state, key, namespace])
