@@ -50,6 +50,10 @@ class _Channel:
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    config = {"checkpoint.dir": str(folder / "checkpoints"), "checkpoint.interval": "20 ms"}
+    config: dict[str, object] = {
+        "checkpoint.dir": str(folder / "checkpoints"),
+        "checkpoint.interval": "20 ms",
+        "parallelism": int(sys.argv[3]) if len(sys.argv) > 3 else 1,
+    }
     rows = keyed(Batches(int(sys.argv[2])), "user", uid="counts", config=config)
     rows.process(Count(), COUNTS).write_parquet(folder / "out")

@@ -60,6 +60,8 @@ class ParallelJob:
         Whether all event-time timers fire when the input is over, although state is kept.
     all_or_nothing : bool
         As of `keyedstate.local.run.job.Job`.
+    stop : StopRequest
+        Which ends the run at a checkpoint; entered where the state is kept.
 
     Raises
     ------
@@ -67,7 +69,7 @@ class ParallelJob:
         Where the operator reads the result of another one.
     """
 
-    def __init__(self, plan: OperatorPlan, *, drain: bool = False, all_or_nothing: bool = False) -> None:
+    def __init__(self, plan: OperatorPlan, *, drain: bool, all_or_nothing: bool, stop: StopRequest) -> None:
         if not all(isinstance(input_.rows, Source) for input_ in plan.read.inputs):
             raise LocalRunError(
                 f"the option 'parallelism' with {plan.partitions.parallelism}",
@@ -77,7 +79,7 @@ class ParallelJob:
         self._plan = plan
         self._drain = drain
         self._all_or_nothing = all_or_nothing
-        self._stop = StopRequest()
+        self._stop = stop
 
     def elements(self) -> Generator[Element, None, None]:
         """Run, and yield the rows and what happens to them; as `Job.elements`.
@@ -98,7 +100,6 @@ class ParallelJob:
                 checkpoints = Checkpoints([self._plan])
                 stack.callback(checkpoints.drain)
                 identity, epoch = checkpoints.identity, checkpoints.epoch
-                stack.enter_context(self._stop)
             running = _Running(self._plan, identity, epoch)
             stack.callback(running.close)
             yield Restored() if checkpoints is None else checkpoints.begun(running.restored)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -45,6 +46,8 @@ class SubtaskProcess:
     def __init__(self, number: int, channels: int) -> None:
         pairs = [socket.socketpair() for _ in range(channels + 1)]
         theirs = [end for _, end in pairs]
+        # A terminal sends Ctrl-C to all processes: it does not reach the new one before that ignores it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, *(str(end.fileno()) for end in theirs)],
@@ -53,6 +56,7 @@ class SubtaskProcess:
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             for end in theirs:
                 end.close()
         self._number = number

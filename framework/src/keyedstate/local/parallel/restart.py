@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator
+from contextlib import nullcontext
 
 from keyedstate.errors import SubtaskFailedError
 from keyedstate.local.parallel.job import ParallelJob
 from keyedstate.local.run.elements import Committed, Element
 from keyedstate.local.run.plan import OperatorPlan
+from keyedstate.local.run.stop_request import StopRequest
 from keyedstate.local.sources.batches import BatchSource
 from keyedstate.local.sources.rows import RowSource
 
@@ -23,21 +25,26 @@ def restarted(plan: OperatorPlan, *, drain: bool, all_or_nothing: bool) -> Gener
     """
     can_restart = plan.folder is not None and not _reads_once(plan)
     has_progressed = True
-    while True:
-        try:
-            for element in ParallelJob(plan, drain=drain, all_or_nothing=all_or_nothing).elements():
-                has_progressed = has_progressed or isinstance(element, Committed)
-                yield element
-            return
-        except SubtaskFailedError as error:
-            if not (can_restart and has_progressed):
-                raise
-            _log.warning(
-                "subtask %d failed: %s. The run continues from its last checkpoint.",
-                error.subtask,
-                error.reason,
-            )
-            has_progressed = False
+    with StopRequest() if plan.folder is not None else nullcontext(StopRequest()) as stop:
+        while True:
+            job = ParallelJob(plan, drain=drain, all_or_nothing=all_or_nothing, stop=stop)
+            try:
+                for element in job.elements():
+                    has_progressed = has_progressed or isinstance(element, Committed)
+                    yield element
+                return
+            except SubtaskFailedError as error:
+                if stop.requested:
+                    # The last checkpoint is where the run stops.
+                    raise KeyboardInterrupt from error
+                if not (can_restart and has_progressed):
+                    raise
+                _log.warning(
+                    "subtask %d failed: %s. The run continues from its last checkpoint.",
+                    error.subtask,
+                    error.reason,
+                )
+                has_progressed = False
 
 
 def _reads_once(plan: OperatorPlan) -> bool:

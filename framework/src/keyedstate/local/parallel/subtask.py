@@ -171,6 +171,7 @@ def main() -> None:
     """Run a subtask over the file descriptors that the arguments name: the control's, and the channels'."""
     # Ctrl-C is for the process of the run, which ends its subtasks at a checkpoint.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     control, *channels = (Connection(socket.socket(fileno=int(number))) for number in sys.argv[1:])
     try:
         _run(control, channels)

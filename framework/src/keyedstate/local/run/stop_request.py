@@ -1,36 +1,57 @@
-"""The first Ctrl-C of a run, which ends it at a checkpoint."""
+"""The first Ctrl-C of runs, which ends them at a checkpoint."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, ClassVar
 
 
 class StopRequest:
     """A context in which the first Ctrl-C is a request, and the second one interrupts.
+
+    A program may read the rows of several runs in turn: the first Ctrl-C is a request to all of them.
 
     Attributes
     ----------
     requested : bool
     """
 
+    #: All that wait for Ctrl-C, in whatever order their runs end.
+    _waiting: ClassVar[set[StopRequest]] = set()
+    #: The handler from before the first of them.
+    _before: ClassVar[Any] = None
+
     def __init__(self) -> None:
         self.requested = False
-        self._before: Any = None
 
     def __enter__(self) -> StopRequest:
-        # Only the main thread is interrupted.
-        if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._request)
+        handler = signal.getsignal(signal.SIGINT)
+        # Only the main thread is interrupted. None is the handler of a program that embeds Python.
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            if handler is not _request:
+                StopRequest._before = signal.signal(signal.SIGINT, _request)
+            self._waiting.add(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-            self._before = None
+        self._waiting.discard(self)
+        # Another thread may end the run, and may not set handlers: the next Ctrl-C finds nobody who waits.
+        if not self._waiting and threading.current_thread() is threading.main_thread():
+            _restore()
 
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGINT, self._before)
-        self.requested = True
+
+def _restore() -> None:
+    # The program may have set a handler of its own meanwhile.
+    if signal.getsignal(signal.SIGINT) is _request:
+        signal.signal(signal.SIGINT, StopRequest._before)
+
+
+def _request(number: int, frame: FrameType | None) -> None:
+    _restore()
+    if not StopRequest._waiting:
+        signal.raise_signal(number)
+    for each in StopRequest._waiting:
+        each.requested = True
+    StopRequest._waiting.clear()
