@@ -101,6 +101,45 @@ def test_a_json_file_of_one_line_without_a_final_newline_is_read(tmp_path: Path,
     assert plain(keyed(dataset, "user", "x").aggregate(n=count())) == [("a", 1, 1), ("b", 2, 1)]
 
 
+@pytest.mark.parametrize("content", ["", "\n \n"])
+@pytest.mark.parametrize("format", ["csv", "json"])
+def test_a_file_without_content_has_no_rows(tmp_path: Path, format: str, content: str):
+    """Writers that had no rows leave such files, and pyarrow.dataset refuses them."""
+    _write(tmp_path / f"1.{format}", events("ab").select(["user", "v"]), format)
+    (tmp_path / f"2.{format}").write_text(content)
+    (tmp_path / f"3.{format}.gz").write_bytes(gzip.compress(content.encode()))
+    dataset = ds.dataset(tmp_path, format=format)
+    assert plain(keyed(dataset, "user").process(Count(), COUNTS)) == [("a", 1), ("b", 1)]
+
+
+def test_a_damaged_file_is_named(tmp_path: Path):
+    pq.write_table(events("a"), tmp_path / "1.parquet")
+    (tmp_path / "2.parquet").write_bytes(b"PAR1 and no more")
+    dataset = ds.dataset([str(tmp_path / "1.parquet"), str(tmp_path / "2.parquet")], format="parquet")
+    with pytest.raises(SourceError, match=r"^the file .*/2\.parquet cannot be read.*Repair the file"):
+        keyed(dataset, "user").process(Count(), COUNTS).to_table()
+
+
+def test_a_file_that_another_path_leads_to_is_the_same_file(tmp_path: Path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for number, users in enumerate(["aaa", "b"]):
+        pq.write_table(events(users), tmp_path / "real" / f"{number}.parquet", row_group_size=1)
+    before = FileSource(ds.dataset(tmp_path / "real"), channels=2).channels()
+    after = FileSource(ds.dataset(tmp_path / "link"), channels=2).channels()
+    rows = 0
+    for channel in before:
+        batch = channel.read()
+        rows += 0 if batch is None else batch.num_rows
+    for channel, continues in zip(before, after, strict=True):
+        continues.seek(channel.offset())
+        while (batch := continues.read()) is not None:
+            rows += batch.num_rows
+    assert rows == 4
+    with pytest.raises(SourceError, match="has a file twice"):
+        FileSource(ds.dataset([ds.dataset(tmp_path / "real"), ds.dataset(tmp_path / "link")]))
+
+
 def test_a_union_of_datasets_is_read_file_by_file(tmp_path: Path):
     for name, users in (("1", "ab"), ("2", "b")):
         (tmp_path / name).mkdir()
@@ -256,6 +295,54 @@ def test_a_batch_may_have_other_types_that_spark_reads_alike():
     batch = pa.record_batch({"user": pa.array(["a"], pa.large_string())})
     source = _Given(pa.schema({"user": pa.string()}), {"0": [batch]})
     assert plain(keyed(source, "user").process(Count(), COUNTS)) == [("a", 1)]
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_a_source_without_channels_is_refused(parallelism: int):
+    class Nowhere:
+        schema = events("a").schema
+
+        def channels(self):
+            return []
+
+    stream = keyed(Nowhere(), "user", config={"parallelism": parallelism}).process(Count(), COUNTS)
+    with pytest.raises(SourceError, match="channels\\(\\) are none"):
+        stream.to_table()
+
+
+def test_the_position_of_another_kind_of_source_is_refused(tmp_path: Path):
+    pq.write_table(events("ab"), tmp_path / "1.parquet")
+    files, table = ds.dataset(tmp_path / "1.parquet"), events("ab")
+    for first, second in ((files, table), (table, files)):
+        config = {"checkpoint.dir": str(tmp_path / type(first).__name__)}
+        keyed(first, "user", uid="counts", config=config).process(Count(), COUNTS).to_table()
+        with pytest.raises(SourceError, match="is that of another kind of source"):
+            keyed(second, "user", uid="counts", config=config).process(Count(), COUNTS).to_table()
+
+
+@pytest.mark.parametrize(
+    ("offset", "said"),
+    [
+        (b"3", "bytes is not JSON serializable"),
+        ((1, 2), r"seek\(\) would get \[1, 2\]"),
+        ({1: 2}, "seek"),
+        (float("nan"), "not JSON compliant"),
+    ],
+)
+def test_an_offset_that_changes_by_a_restart_is_refused(tmp_path: Path, offset: object, said: str):
+    class Channel(BatchChannel):
+        def offset(self) -> object:
+            return offset
+
+    class Rows:
+        schema = events("a").schema
+
+        def channels(self):
+            return [Channel("0", iter(events("a").to_batches()))]
+
+    config = {"checkpoint.dir": str(tmp_path)}
+    with pytest.raises(SourceError, match=f"JSON cannot hold its offset .*{said}"):
+        keyed(Rows(), "user", uid="counts", config=config).process(Count(), COUNTS).to_table()
 
 
 def test_two_channels_of_one_name_are_refused():

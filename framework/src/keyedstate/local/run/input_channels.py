@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -54,7 +55,7 @@ class InputChannels:
         for number, input_ in enumerate(plan.read.inputs):
             if isinstance(input_.rows, Source):
                 channels = input_.rows.channels()
-                _check_names([channel.name for channel in channels])
+                _check_channels([channel.name for channel in channels])
                 self._channels += [(number, channel) for channel in channels]
             else:
                 self._upstream.append(number)
@@ -163,12 +164,15 @@ class InputChannels:
         for number, channel in self._channels:
             times = self._time.times_of(number, channel.name)
             of_input = found.setdefault(str(number + 1), {})
-            of_input[channel.name] = {"offset": channel.offset(), "event_times": times}
+            of_input[channel.name] = {"offset": _offset_of(channel), "event_times": times}
         return found
 
 
-def _check_names(names: Sequence[str]) -> None:
-    """Refuse channels of one name, whose positions would overwrite each other."""
+def _check_channels(names: Sequence[str]) -> None:
+    """Refuse a source without channels, and channels of one name, which would have one position."""
+    if not names:
+        way_out = "Return at least one, whose read() returns None where there are no rows."
+        raise SourceError("an object", "its channels() are none", way_out)
     for name, count in Counter(names).items():
         if count > 1:
             raise SourceError(
@@ -176,6 +180,24 @@ def _check_names(names: Sequence[str]) -> None:
                 f"{count} channels of its source have this name",
                 "Give each channel a name of its own, the same in each run.",
             )
+
+
+def _offset_of(channel: SourceChannel) -> Any:
+    """Return the offset of a channel; refuses one that a restart would get in another form."""
+    offset = channel.offset()
+    try:
+        stored = json.loads(json.dumps(offset, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        stored, reason = None, str(error)
+    else:
+        reason = f"seek() would get {stored!r} after a restart"
+    if stored != offset:
+        raise SourceError(
+            f"the channel {channel.name!r}",
+            f"JSON cannot hold its offset {offset!r}: {reason}",
+            "Return numbers, strings, lists, or dicts with strings as keys.",
+        )
+    return offset
 
 
 def _check_columns(found: pa.Schema, declared: pa.Schema, channel: str) -> None:

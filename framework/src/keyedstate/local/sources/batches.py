@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from keyedstate.errors import SourceError
 from keyedstate.local.sources.read_once import note_read
-from keyedstate.local.sources.source import SourceChannel
+from keyedstate.local.sources.source import SourceChannel, other_source
 
 #: Rows in a batch of a source that has them all at once; time moves forward between two batches.
 BATCH_ROWS = 131_072
@@ -96,4 +96,6 @@ class BatchChannel:
 
     def seek(self, offset: Any) -> None:
         """Skip rows from the beginning."""
+        if not isinstance(offset, int):
+            raise other_source(self.name)
         self._rows = self._skipped = offset

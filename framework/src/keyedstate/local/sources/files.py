@@ -14,8 +14,8 @@ from keyedstate.checkpoint import from_json, to_json
 from keyedstate.checkpoint.savepoint.file_positions import FilePosition
 from keyedstate.errors import SourceError
 from keyedstate.local.sources.batches import BATCH_ROWS
-from keyedstate.local.sources.json_files import readable
-from keyedstate.local.sources.source import SourceChannel
+from keyedstate.local.sources.source import SourceChannel, other_source
+from keyedstate.local.sources.text_files import readable
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -51,7 +51,7 @@ class FileSource:
         of_channel: list[dict[str, Any]] = [{} for _ in range(self._channels)]
         for path in sorted(self._fragments):
             # Not the position of the file in the list, which changes when files are added.
-            of_channel[zlib.crc32(path.encode()) % self._channels][path] = self._fragments[path]
+            of_channel[zlib.crc32(_identity(path).encode()) % self._channels][path] = self._fragments[path]
         return [_FileChannel(str(number), files, self.schema) for number, files in enumerate(of_channel)]
 
 
@@ -65,7 +65,7 @@ def _by_path(dataset: ds.Dataset) -> dict[str, Any]:
     if not all(hasattr(fragment, "path") for fragment in fragments):
         raise SourceError("the dataset", "only some of its rows are in files", "Give dataset.to_table().")
     found = {_name_of(fragment): fragment for fragment in fragments}
-    if len(found) < len(fragments):
+    if len({_identity(path) for path in found}) < len(fragments):
         raise SourceError("the dataset", "it has a file twice", "Leave one out, or give dataset.to_table().")
     return found
 
@@ -74,6 +74,11 @@ def _name_of(fragment: Any) -> str:
     """Return the path of a file, the same whatever the folder is in which the program runs."""
     path: str = fragment.path
     return os.path.abspath(path) if isinstance(fragment.filesystem, LocalFileSystem) else path
+
+
+def _identity(path: str) -> str:
+    """Return what distinguishes a file from others, however many symbolic links lead to it."""
+    return os.path.realpath(path) if os.path.isabs(path) else path
 
 
 class _FileChannel:
@@ -98,27 +103,32 @@ class _FileChannel:
 
     def seek(self, offset: Any) -> None:
         """Skip the files and rows before an offset."""
-        position = from_json(FilePosition, offset)
-        self._done, self._current, self._rows = list(position.done), position.file, position.rows
-        if self._current is not None and self._current not in self._files:
-            raise SourceError(
-                f"the file {self._current}",
-                f"it is gone, and only its first {self._rows} rows were read",
-                "Put it back, or start from an earlier savepoint.",
-            )
+        try:
+            position = from_json(FilePosition, offset)
+        except (KeyError, TypeError, ValueError):
+            raise other_source(self.name) from None
+        self._done, self._rows = list(position.done), position.rows
+        if position.file is not None:
+            same = [path for path in self._files if _identity(path) == _identity(position.file)]
+            if not same:
+                raise SourceError(
+                    f"the file {position.file}",
+                    f"it is gone, and only its first {position.rows} rows were read",
+                    "Put it back, or start from an earlier savepoint.",
+                )
+            self._current = same[0]
         self._batches = self._read_all()
 
     def _read_all(self) -> Iterator[pa.RecordBatch]:
-        done = set(self._done)
-        waiting = [path for path in self._files if path not in done and path != self._current]
+        done = {_identity(path) for path in self._done}
+        waiting = [path for path in self._files if _identity(path) not in done and path != self._current]
         if self._current is not None:
             waiting.insert(0, self._current)
         for path in waiting:
             if path != self._current:
                 self._current, self._rows = path, 0
             skipped = self._rows
-            fragment = readable(self._files[path])
-            for batch in fragment.to_batches(schema=self._schema, batch_size=BATCH_ROWS):
+            for batch in self._batches_of(path):
                 rest = batch.slice(min(skipped, batch.num_rows))
                 skipped -= batch.num_rows - rest.num_rows
                 if rest.num_rows:
@@ -126,3 +136,12 @@ class _FileChannel:
                     yield rest
             self._done.append(path)
             self._current, self._rows = None, 0
+
+    def _batches_of(self, path: str) -> Iterator[pa.RecordBatch]:
+        try:
+            fragment = readable(self._files[path])
+            if fragment is not None:
+                yield from fragment.to_batches(schema=self._schema, batch_size=BATCH_ROWS)
+        except (pa.ArrowException, OSError) as error:
+            way_out = "Repair the file, or take it out of the folder to leave out its rows."
+            raise SourceError(f"the file {path}", str(error).rstrip("."), way_out) from error

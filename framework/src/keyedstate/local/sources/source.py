@@ -7,6 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
+from keyedstate.errors import SourceError
+
 
 class SourceChannel(Protocol):
     """One channel of a source: rows in an order that is the same whenever they are read.
@@ -43,3 +45,12 @@ class Source(Protocol):
 
     def channels(self) -> Sequence[SourceChannel]:
         """Return new readers of all channels, each at its beginning."""
+
+
+def other_source(channel: str) -> SourceError:
+    """Return the error of a channel whose last position is that of another kind of source."""
+    return SourceError(
+        f"the channel {channel!r}",
+        "its position in the last checkpoint is that of another kind of source",
+        "Give the source that was read before, or another uid to begin without state.",
+    )

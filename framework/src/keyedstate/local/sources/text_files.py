@@ -1,4 +1,4 @@
-"""JSON files that pyarrow's datasets do not read right."""
+"""CSV and JSON files that pyarrow's datasets do not read right."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ _CHUNK = 1 << 20
 
 
 def readable(fragment: Any) -> Any:
-    """Return a fragment of a dataset whose rows are those of its file.
+    """Return a fragment of a dataset whose rows are those of its file; None for a file without rows.
 
-    A dataset gives a row of nulls for a JSON file that is one line without a final newline, also where
-    newlines are before it. Such a file is read here, and the newline added. Any other fragment is returned
-    as it is.
+    A dataset refuses empty CSV and JSON files, which writers leave that had no rows. It gives a row of nulls
+    for a JSON file that is one line without a final newline, also where newlines are before it: such a file
+    is read here, and the newline added. Any other fragment is returned as it is.
     """
-    if fragment.format.default_extname != "json":
+    kind = fragment.format.default_extname
+    if kind not in ("csv", "json"):
         return fragment
     content, has_begun = b"", False
     with fragment.filesystem.open_input_stream(fragment.path, compression="detect") as file:
@@ -26,7 +27,9 @@ def readable(fragment: Any) -> Any:
                 return fragment
             has_begun = has_begun or not part.isspace()
             content += part
+            if has_begun and kind == "csv":
+                return fragment
     if not has_begun:
-        return fragment
+        return None
     whole = pa.BufferReader(content + b"\n")
     return fragment.format.make_fragment(whole, partition_expression=fragment.partition_expression)
