@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -26,16 +27,6 @@ from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import KeyedProcessFunction
 
 
-class Exporting:
-    """A frame of a library that exports Arrow streams."""
-
-    def __init__(self, table: pa.Table) -> None:
-        self._table = table
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._table.__arrow_c_stream__(requested_schema)
-
-
 @pytest.mark.parametrize(
     "rows",
     [
@@ -43,15 +34,30 @@ class Exporting:
         events("aba").to_batches()[0],
         pa.RecordBatchReader.from_batches(events("").schema, events("aba").to_batches()),
         events("aba").to_pandas(),
-        Exporting(events("aba")),
+        pl.DataFrame(events("aba")),
         events("aba").to_pylist(),
         ds.dataset(events("aba")),
         RowSource([("a",), ("b",), ("a",)], "user string"),
     ],
-    ids=["table", "batch", "reader", "pandas", "arrow stream", "dicts", "dataset", "rows"],
+    ids=["table", "batch", "reader", "pandas", "polars", "dicts", "dataset", "rows"],
 )
 def test_rows_may_come_in_any_of_the_usual_forms(rows: Any):
     assert plain(keyed(rows, "user").process(Count(), COUNTS)) == [("a", 1), ("a", 2), ("b", 1)]
+
+
+def test_columns_of_polars_get_the_types_of_spark():
+    frame = pl.DataFrame({"user": ["a", None, "a"], "v": [[1], [2, 3], []]}).with_columns(
+        pl.col("user").cast(pl.Categorical)
+    )
+    stream = keyed(frame, "user").process(Count(), COUNTS)
+    assert sorted(stream, key=str) == [("a", 1), ("a", 2), (None, 1)]
+
+
+@pytest.mark.parametrize("rows", [pl.Series("user", ["a"]), pl.LazyFrame({"user": ["a"]})])
+@pytest.mark.filterwarnings("ignore:Resolving the schema")
+def test_a_column_and_an_unfinished_query_of_polars_are_refused(rows: Any):
+    with pytest.raises(SourceError, match=f"they are a {type(rows).__name__}"):
+        keyed(rows, "user")
 
 
 def test_a_generator_gives_its_first_rows_before_its_end():

@@ -65,12 +65,18 @@ def schema_as_spark_reads(schema: pa.Schema) -> pa.Schema:
 
 def batch_as_spark_reads(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows in the types of a schema of `schema_as_spark_reads`; nanoseconds are truncated."""
-    columns = [
-        # Every other change widens the type, so that nothing else can be lost.
-        column if column.type == field.type else column.cast(field.type, safe=False)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
+    columns = [_cast(column, field.type) for column, field in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    if column.type == type_:
+        return column
+    if pa.types.is_dictionary(column.type):
+        # Arrow itself does not decode those of string views, which polars makes of categories.
+        return _cast(column.dictionary, type_).take(column.indices)
+    # Every other change widens the type, so that nothing else can be lost.
+    return column.cast(type_, safe=False)
 
 
 def spark_name(type_: pa.DataType) -> str:

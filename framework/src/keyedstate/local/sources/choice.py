@@ -40,10 +40,18 @@ def source_of(rows: object) -> Source:
     if pandas is not None and isinstance(rows, pandas.DataFrame):
         return BatchSource.of_table(pa.Table.from_pandas(rows, preserve_index=False))
     if hasattr(rows, "__arrow_c_stream__"):
-        return BatchSource.of_table(pa.table(rows))
+        try:
+            return BatchSource.of_table(pa.table(rows))
+        except pa.ArrowInvalid as error:
+            # A single column exports a stream, too.
+            raise _unusable(rows) from error
     if isinstance(rows, Iterable) and not isinstance(rows, (str, bytes, dict)):
         return RowSource(rows)
-    raise SourceError(
+    raise _unusable(rows)
+
+
+def _unusable(rows: object) -> SourceError:
+    return SourceError(
         "the rows",
         f"they are a {type(rows).__name__}",
         "Give an Arrow table or reader, a pyarrow.dataset, a frame of pandas or polars, an iterable of "

@@ -49,7 +49,8 @@ class ResultStream:
     def drain(self) -> ResultStream:
         """Return the same rows, and those of all event-time timers, which fire when the input is over.
 
-        Without it timers and windows stay open for the rows of a later run.
+        Without it timers and windows stay open for the rows of a later run.  With it, a later row of a window
+        that has fired opens the window again.
         """
         return ResultStream(self._plan, drains=True)
 
