@@ -7,6 +7,7 @@ which a task was led, or in the place of the host, as a process on the network p
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
 import shutil
 import socket
@@ -27,7 +28,7 @@ from keyedstate.spark.hosts.network.handshake import Session, prove_host, prove_
 from keyedstate.spark.hosts.network.protocol import FrameReader, FrameType, frame
 from keyedstate.spark.hosts.network.seals import Seals
 from keyedstate.spark.hosts.network.tcp_listener import Introduction, TcpListener
-from keyedstate.spark.hosts.network.tls import TlsFiles, handshake
+from keyedstate.spark.hosts.network.tls import TlsFiles, handshake, plain_socket
 from keyedstate.spark.hosts.owners import RemotePartition
 
 SECRET = bytes(range(32))
@@ -46,7 +47,7 @@ class Relay:
         Where the host listens.
     listen : (str, int)
     wrap : callable, optional
-        Makes TLS of the connection with the task, and of that with the host.
+        Makes TLS of the connection with the task, and of that with the host; returns a plain socket.
     tamper : callable, optional
         Gets what comes from which side, behind the challenge, and returns what goes on.
     """
@@ -193,11 +194,18 @@ def on_the_path(
     enter: Callable[..., Entrance], how: dict[str, Any], **options: object
 ) -> Iterator[tuple[Entrance, Relay]]:
     """Put a relay where tasks find a host, which listens at the same port of another address."""
-    entrance = enter(
-        **{"hosts.advertised-address": "127.0.0.1", "hosts.bind-address": "127.0.0.2", **options}
-    )
-    port = entrance.address.port
-    with Relay(("127.0.0.2", port), ("127.0.0.1", port), **how) as relay:
+    while True:
+        entrance = enter(**{**ADDRESSES, **options})
+        port = entrance.address.port
+        try:
+            relay = Relay(("127.0.0.2", port), ("127.0.0.1", port), **how)
+        except OSError as error:
+            # A port that is free at one address may be in use at the other.
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            break
+    with relay:
         yield entrance, relay
 
 
@@ -288,7 +296,9 @@ def test_a_relay_with_a_certificate_of_the_authority_fails(
     files = certificates(tmp_path / "tls")
 
     def wrap(connection: socket.socket, server: bool) -> socket.socket:
-        return up_to(version, files, server).wrap_socket(connection, server_side=server)
+        secured = up_to(version, files, server).wrap_socket(connection, server_side=server)
+        # Two threads that use one TLS connection at once, as those of the relay, break its records.
+        return plain_socket(secured)
 
     options = {
         "hosts.tls-certificate": files.certificate,
