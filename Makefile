@@ -11,6 +11,8 @@ ARGS ?=
 BIN := .venv/bin
 ENVIRONMENT := .venv/.environment
 COMPILED := .venv/.compiled
+# Classes of Spark for the Java processes of tests, which start in half of the time with them.
+CLASSES := .venv/spark-classes.jsa
 
 # Containers often forbid bytecode. Then each process of Spark, of a host or of a test compiles all that it imports, which
 # takes as long as its work.
@@ -45,6 +47,9 @@ $(COMPILED): $(ENVIRONMENT) $(addprefix plugins/heap-cow/,pyproject.toml setup.p
 	    print("keyedstate: heap-cow is", build(), build_problem())'
 	touch $@
 
+$(CLASSES): $(ENVIRONMENT) tests/support/java.py | java $(COMPILED)
+	$(WITH_JAVA) PYTHONPATH=tests:tests/spark $(BIN)/python -m support.java
+
 setup: java $(COMPILED) ## make .venv with everything installed
 
 java:
@@ -61,7 +66,7 @@ test: setup lint types docs test-fast ## all checks and all tests
 # Four processes took no less time on two cores than two, and more memory. Files go in their order, so that long ones do
 # not come last.
 # A debugger wants ARGS="-n 0".
-test-fast: setup ## the tests alone
+test-fast: setup $(CLASSES) ## the tests alone
 	$(WITH_JAVA) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # What needs no Java and no rare event, on one backend.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import tempfile
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from support.java import fast_start
 
 TESTS = Path(__file__).parent
 
@@ -33,6 +35,11 @@ BACKENDS = {
 #: Those that tests of all backends leave out unless they are chosen: each has a test environment.
 ONLY_CHOSEN = {"rocksdb", "spillable"}
 
+#: Databases synchronize what they write, which took as long as the rest of their tests.
+SHARED_MEMORY = Path("/dev/shm")
+#: Bytes that the files of the tests never exceed: pytest deletes those of a test that has passed.
+FILES_OF_TESTS = 4 << 30
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options; pytest reads them from here also when a single folder is run."""
@@ -54,12 +61,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let programs that a test starts print as without a terminal, and let Java start fast."""
-    # Half of the time that Spark needs to start. A test has nothing to gain from a better compiler.
-    os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    """Let programs print as without a terminal, have their files in memory, and start Java fast."""
+    if "TMPDIR" not in os.environ and files_fit_in_memory():
+        os.environ["TMPDIR"] = str(SHARED_MEMORY)
+        tempfile.tempdir = None
+    os.environ.setdefault("JDK_JAVA_OPTIONS", fast_start())
     if hasattr(config, "workerinput"):
         for name in ("COLUMNS", "LINES"):
             os.environ.pop(name, None)
+
+
+def files_fit_in_memory() -> bool:
+    """Return whether shared memory has room for the files of tests, and lets programs run."""
+    if not os.access(SHARED_MEMORY, os.R_OK | os.W_OK | os.X_OK):
+        return False
+    found = os.statvfs(SHARED_MEMORY)
+    return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= FILES_OF_TESTS
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -38,8 +38,10 @@ export HOME=/nonexistent
 """
 SMALL_SHARED_MEMORY = "mount -t tmpfs -o size=16k tmpfs /dev/shm"
 #: A folder with spaces for temporary files, in which another user has taken the place of the sockets.
+#: The job's own folder is there too: it may be in the shared memory that is hidden.
 SPACES = """
 mount --bind "$1" /mnt
+set -- /mnt "${@:2}"
 export TMPDIR="/mnt/temporary files of all"
 mkdir -m 1777 "$TMPDIR"
 mkdir -m 0700 "$TMPDIR/keyedstate-$(id -u)"
