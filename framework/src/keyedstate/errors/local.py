@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from keyedstate.errors.base import KeyedStateError
+from keyedstate.errors.checkpoint import CheckpointError
 
 
 class SourceError(KeyedStateError):
@@ -26,9 +29,26 @@ class LocalRunError(KeyedStateError):
 class SubtaskFailedError(KeyedStateError):
     """A subtask of a run whose process was killed, or whose error cannot be pickled."""
 
+    operator: str
     subtask: int
     reason: str
     message = (
-        "subtask {subtask} failed: {reason}. Run the program again: with a uid it continues from its last "
-        "checkpoint."
+        "subtask {subtask} of {operator!r} failed: {reason}. Run the program again: with a uid it continues "
+        "from its last checkpoint."
+    )
+
+
+class CheckpointTimeoutError(CheckpointError):
+    """A checkpoint that was not complete in time, because subtasks are slow or stuck."""
+
+    operator: str  # The first one of the chain that is not done
+    epoch: int
+    subtasks: Sequence[int]
+    parallelism: int
+    timeout_ms: int
+    message = (
+        "the checkpoint of epoch {epoch} is not complete after {timeout_ms} ms: of the {parallelism} "
+        "subtasks of {operator!r}, these have not finished the epoch: {subtasks}. The run has ended, and "
+        "the next one continues from the checkpoint before. If a subtask is slow and not stuck, raise "
+        "checkpoint.timeout; if its rows take long, checkpoint.mode=unaligned lets barriers overtake them."
     )

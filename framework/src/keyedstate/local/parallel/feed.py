@@ -1,4 +1,4 @@
-"""A feed: a channel of a source in the process of the run, from which each subtask has a channel."""
+"""A feed: a channel in the process of the run, from which each subtask of an operator has a channel."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ import pyarrow as pa
 from keyedstate.keygroups import KEY_GROUP_COLUMN
 from keyedstate.local.channels import Barrier, Watermark
 from keyedstate.local.parallel.connection import Connection
-from keyedstate.local.sources.source import SourceChannel
 
 
 class Feed:
-    """Sends the rows of a source's channel to the subtasks that own their key groups.
+    """Sends the rows of a channel to the subtasks that own their key groups.
+
+    The channel is that of a source, or the rows that a subtask of another operator yields.
 
     Parameters
     ----------
     number : int
         Of the operator's input.
-    channel : SourceChannel
+    name : str
+        Of the channel.
     connections : sequence of Connection
         One to each subtask.
     max_parallelism : int
@@ -29,28 +31,28 @@ class Feed:
     """
 
     def __init__(
-        self, number: int, channel: SourceChannel, connections: Sequence[Connection], max_parallelism: int
+        self, number: int, name: str, connections: Sequence[Connection], max_parallelism: int
     ) -> None:
         self.number = number
-        self.channel = channel
-        self.connections = connections
+        self.name = name
+        self._connections = connections
         self._max_parallelism = max_parallelism
 
     @property
     def waits(self) -> bool:
         """Whether a subtask has no room for more rows."""
-        return any(connection.unsent for connection in self.connections)
+        return any(connection.unsent for connection in self._connections)
 
     def send_rows(self, rows: pa.RecordBatch) -> None:
         """Send rows, which have key groups, to the subtasks that own these; their order stays."""
         groups = rows.column(KEY_GROUP_COLUMN).to_numpy().astype(np.int64)
-        owners = groups * len(self.connections) // self._max_parallelism
-        for number, connection in enumerate(self.connections):
+        owners = groups * len(self._connections) // self._max_parallelism
+        for number, connection in enumerate(self._connections):
             of_subtask = np.flatnonzero(owners == number)
             if len(of_subtask):
                 connection.put(rows.take(pa.array(of_subtask)))
 
     def send(self, element: Watermark | Barrier) -> None:
         """Send an element to all subtasks."""
-        for connection in self.connections:
+        for connection in self._connections:
             connection.put(element)

@@ -1,9 +1,13 @@
-"""A run of one operator with several subtasks, each in a process of its own.
+"""A run of operators whose tasks are processes: each of the subtasks of each operator.
 
 The process of the run reads the sources, sends rows to the subtasks that own their key groups, and yields
-the rows that they send back. A checkpoint begins with a barrier in every channel, behind the rows that were
-read so far. Reading continues meanwhile; what a subtask does with rows behind a barrier is its guarantee. A
-subtask that has written its state begins the next epoch when the checkpoint is published.
+the rows that the last operator's subtasks send back. It passes those of another operator on to the subtasks
+of the one that reads them, for which each subtask is a channel.
+
+A checkpoint begins with a barrier in every channel of the sources, behind the rows that were read so far.
+Reading continues meanwhile; what a subtask does with rows behind a barrier is its guarantee. A subtask sends
+its barrier on, behind the rows of the epoch. When all subtasks of all operators have written their state, the
+checkpoint is published, and they begin the next epoch.
 """
 
 from __future__ import annotations
@@ -14,69 +18,44 @@ from collections.abc import Generator, Iterator
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import Acknowledgement
-from keyedstate.errors import LocalRunError
-from keyedstate.local.channels import Barrier, Watermark
+from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata
+from keyedstate.errors import CheckpointTimeoutError
+from keyedstate.local.channels import Barrier
 from keyedstate.local.parallel.connection import wait
 from keyedstate.local.parallel.feed import Feed
-from keyedstate.local.parallel.messages import (
-    Begin,
-    BroadcastEnd,
-    Closed,
-    EndEpoch,
-    Finished,
-    Opened,
-    Published,
-)
-from keyedstate.local.parallel.process import SubtaskProcess
+from keyedstate.local.parallel.messages import Closed, Finished
+from keyedstate.local.parallel.operator import ParallelOperator
+from keyedstate.local.parallel.process import SubtaskProcess, end_processes
+from keyedstate.local.run.chain import Chain
 from keyedstate.local.run.checkpoints import Checkpoints
 from keyedstate.local.run.elements import Committed, Element, Prepare, Restored
-from keyedstate.local.run.input_channels import InputChannels
-from keyedstate.local.run.operator_task import RunIdentity, new_operator_id
-from keyedstate.local.run.plan import OperatorPlan
+from keyedstate.local.run.operator_task import RunIdentity
 from keyedstate.local.run.stop_request import StopRequest
-from keyedstate.local.sources.source import Source
-from keyedstate.options import (
-    AT_LEAST_ONCE,
-    CHECKPOINT_ALIGNMENT_TIMEOUT,
-    CHECKPOINT_INTERVAL,
-    CHECKPOINT_MODE,
-    UNALIGNED,
-)
+from keyedstate.options import CHECKPOINT_TIMEOUT
 from keyedstate.runtime.timers import AtEnd
-from keyedstate.state.clock import END_OF_TIME, system_clock
 
 #: Seconds to wait where no channel has rows and nothing arrives.
 _PAUSE = 0.005
+#: Seconds that a turn of the run counts at most towards the timeout of a checkpoint.
+_LONGEST_TURN = 1.0
 
 
 class ParallelJob:
-    """A run of an operator with several subtasks.
+    """A run of a chain of operators whose tasks are processes.
 
     Parameters
     ----------
-    plan : OperatorPlan
+    chain : Chain
     drain : bool
         Whether all event-time timers fire when the input is over, although state is kept.
     all_or_nothing : bool
         As of `keyedstate.local.run.job.Job`.
     stop : StopRequest
         Which ends the run at a checkpoint; entered where the state is kept.
-
-    Raises
-    ------
-    LocalRunError
-        Where the operator reads the result of another one.
     """
 
-    def __init__(self, plan: OperatorPlan, *, drain: bool, all_or_nothing: bool, stop: StopRequest) -> None:
-        if not all(isinstance(input_.rows, Source) for input_ in plan.read.inputs):
-            raise LocalRunError(
-                f"the option 'parallelism' with {plan.partitions.parallelism}",
-                "the operator reads the result of another one",
-                "Leave it out: a chain of operators runs in one process.",
-            )
-        self._plan = plan
+    def __init__(self, chain: Chain, *, drain: bool, all_or_nothing: bool, stop: StopRequest) -> None:
+        self._chain = chain
         self._drain = drain
         self._all_or_nothing = all_or_nothing
         self._stop = stop
@@ -88,6 +67,7 @@ class ParallelJob:
         ------
         SubtaskFailedError
             Where the process of a subtask was killed.
+        CheckpointTimeoutError
         UserFunctionError, OutputTypeError, SourceError
         CheckpointError, StateError
         KeyboardInterrupt
@@ -96,13 +76,14 @@ class ParallelJob:
         with contextlib.ExitStack() as stack:
             checkpoints = None
             identity, epoch = RunIdentity("", ""), 0
-            if self._plan.folder is not None:
-                checkpoints = Checkpoints([self._plan])
+            if self._chain.keeps_state:
+                checkpoints = Checkpoints(self._chain.plans)
                 stack.callback(checkpoints.drain)
                 identity, epoch = checkpoints.identity, checkpoints.epoch
-            running = _Running(self._plan, identity, epoch)
+            running = _Running(self._chain)
             stack.callback(running.close)
-            yield Restored() if checkpoints is None else checkpoints.begun(running.restored)
+            restored = running.open(identity, epoch)
+            yield Restored() if checkpoints is None else checkpoints.begun(restored)
             running.send_broadcast()
             yield from self._epochs(running, checkpoints)
             running.close_functions()
@@ -110,186 +91,186 @@ class ParallelJob:
             raise KeyboardInterrupt
 
     def _epochs(self, running: _Running, checkpoints: Checkpoints | None) -> Iterator[Element]:
-        interval = self._plan.config[CHECKPOINT_INTERVAL] / 1000.0
+        epoch = 0 if checkpoints is None else checkpoints.epoch
         began = time.monotonic()
-        is_last = False
+        is_last = is_limited = False
         while True:
             found = not is_last and running.read()
             yield from running.receive(0.0 if found else _PAUSE)
             if running.has_ended:
                 if checkpoints is not None:
-                    yield Prepare(running.epoch, checkpoints.identity.run_id)
+                    yield Prepare(epoch, checkpoints.identity.run_id)
                     checkpoints.publish(running.acknowledgements)
-                    yield Committed(running.epoch)
+                    yield Committed(epoch)
                 if is_last:
                     return
-                running.begin_epoch()
+                running.begin_epoch(epoch)
+                epoch += 1
                 began = time.monotonic()
+            elif is_limited:
+                running.check_timeout(epoch)
             if self._stop.requested and self._all_or_nothing:
                 raise KeyboardInterrupt
             if not running.is_ending:
                 is_last = self._stop.requested or not running.is_reading
                 keeps = checkpoints is not None and not self._all_or_nothing
-                if is_last or (keeps and time.monotonic() - began >= interval):
-                    running.end_epoch(self._at_end(is_last=is_last), is_last=is_last)
+                if is_last or (keeps and time.monotonic() - began >= self._chain.interval_s):
+                    at_end = self._at_end(is_last=is_last)
+                    running.end_epoch(epoch, at_end, is_last=is_last)
+                    # All timers of the state take as long as they take.
+                    is_limited = at_end is AtEnd.EPOCH
 
     def _at_end(self, *, is_last: bool) -> AtEnd:
-        if self._plan.folder is None:
+        if not self._chain.keeps_state:
             return AtEnd.INPUT
         return AtEnd.DRAINED if is_last and self._drain and not self._stop.requested else AtEnd.EPOCH
 
 
 class _Running:
-    """The sources and the subtasks of a run that is under way.
+    """The operators of a run that is under way.
 
     Attributes
     ----------
-    epoch : int
-        The current one; without kept state there is one.
     is_ending : bool
-        Whether the epoch's barriers were sent.
-    acknowledgements : list of Acknowledgement
-        Of the subtasks that have written the epoch.
+        Whether the barriers of the current epoch were sent.
     """
 
-    def __init__(self, plan: OperatorPlan, identity: RunIdentity, epoch: int) -> None:
-        self._plan = plan
-        self._inputs = InputChannels(plan, system_clock)
-        self._subtasks: list[SubtaskProcess] = []
-        self._watermark: int | None = None
-        self.epoch = epoch
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+        self._operators = {plan: ParallelOperator(plan) for plan in chain.plans}
+        #: By subtask the operator that reads its rows, and their channel there; not of the last operator.
+        self._receivers: dict[SubtaskProcess, tuple[ParallelOperator, Feed]] = {}
         self.is_ending = False
-        self.acknowledgements: list[Acknowledgement] = []
-        partitions, operator_id = plan.partitions, new_operator_id()
-        try:
-            for number in range(partitions.parallelism):
-                subtask = SubtaskProcess(number, len(self._inputs.reading))
-                self._subtasks.append(subtask)
-                aligns = plan.config[CHECKPOINT_MODE] != AT_LEAST_ONCE
-                subtask.control.put(Begin(partitions, number, identity, operator_id, epoch, aligns))
-            self._unfinished = set(self._subtasks)
-            opened = [subtask.next(Opened) for subtask in self._subtasks]
-            self.restored = opened[0].restored
-            marks = [each.watermark for each in opened if each.watermark is not None]
-            self._inputs.restore(self.restored, max(marks, default=None))
-        except BaseException:
-            self.close()
-            raise
-        self._feeds = [
-            Feed(
-                number,
-                channel,
-                [subtask.channels[place] for subtask in self._subtasks],
-                partitions.max_parallelism,
-            )
-            for place, (number, channel) in enumerate(self._inputs.reading)
-        ]
+        self._patience = _Patience()
+
+    def open(self, identity: RunIdentity, epoch: int) -> CheckpointMetadata | None:
+        """Start the processes; return the checkpoint that the last operator has restored."""
+        for operator in self._operators.values():
+            operator.start(identity, epoch)
+        for operator in self._operators.values():
+            operator.open()
+        for plan, (receiver, number) in self._chain.receivers.items():
+            reads = self._operators[receiver]
+            for subtask in self._operators[plan].subtasks:
+                self._receivers[subtask] = reads, reads.from_subtask(number, subtask.number)
+        return operator.restored
+
+    def send_broadcast(self) -> None:
+        """Send the rows of the broadcast sides, which come before others."""
+        for operator in self._operators.values():
+            operator.send_broadcast()
 
     @property
     def is_reading(self) -> bool:
         """Whether a channel of the sources has not ended."""
-        return bool(self._inputs.reading)
+        return any(operator.is_reading for operator in self._operators.values())
 
     @property
     def has_ended(self) -> bool:
         """Whether all subtasks have finished the epoch."""
-        return not self._unfinished
+        return not any(operator.unfinished for operator in self._operators.values())
 
-    # -- to the subtasks ------------------------------------------------------------------------------------
-
-    def send_broadcast(self) -> None:
-        """Send the rows of the broadcast side to every subtask."""
-        broadcast = self._plan.read.broadcast
-        for channel in () if broadcast is None else broadcast.channels():
-            while (batch := channel.read()) is not None:
-                for subtask in self._subtasks:
-                    subtask.control.put(batch)
-        for subtask in self._subtasks:
-            subtask.control.put(BroadcastEnd())
+    @property
+    def acknowledgements(self) -> list[Acknowledgement]:
+        """Those of all subtasks that have written the epoch."""
+        return [each for operator in self._operators.values() for each in operator.acknowledgements]
 
     def read(self) -> bool:
-        """Read a batch of each channel whose subtasks have room; return whether there was one."""
-        found = False
-        readable = self._inputs.readable()
-        for feed in self._feeds:
-            if feed.waits or (feed.number, feed.channel) not in readable:
-                continue
-            batch = feed.channel.read()
-            if batch is None:
-                found = True
-                self._inputs.end(feed.number, feed.channel)
-            elif batch.num_rows:
-                found = True
-                feed.send_rows(self._inputs.keyed(feed.number, feed.channel.name, batch))
-            # Also without rows: an idle channel holds nothing back.
-            self._send_watermark()
-            if batch is None:
-                feed.send(Watermark(END_OF_TIME))
-        return found
-
-    def _send_watermark(self) -> None:
-        """Send the watermark of all channels into each of them, if it has grown."""
-        watermark = self._inputs.watermark()
-        if watermark is not None and (self._watermark is None or watermark > self._watermark):
-            self._watermark = watermark
-            for feed in self._feeds:
-                feed.send(Watermark(watermark))
-
-    def end_epoch(self, at_end: AtEnd, *, is_last: bool) -> None:
-        """Send the barriers of the epoch behind the rows that were read."""
-        mode, timeout_ms = self._plan.config[CHECKPOINT_MODE], None
-        if mode == UNALIGNED and not is_last:
-            # The last one has no rows in flight, so that anything may continue from it.
-            timeout_ms = self._plan.config[CHECKPOINT_ALIGNMENT_TIMEOUT]
-        barrier = Barrier(self.epoch, system_clock(), alignment_timeout_ms=timeout_ms)
-        end = EndEpoch(barrier, at_end, is_last, self._inputs.positions())
-        for subtask in self._subtasks:
-            subtask.control.put(end)
-        for feed in self._feeds:
-            feed.send(barrier)
-        self.is_ending = True
-
-    def begin_epoch(self) -> None:
-        """Let the subtasks begin the next epoch."""
-        for subtask in self._subtasks:
-            subtask.control.put(Published(self.epoch))
-        self.epoch += 1
-        self.is_ending = False
-        self.acknowledgements = []
-        self._unfinished = set(self._subtasks)
-
-    # -- from the subtasks ----------------------------------------------------------------------------------
+        """Read a batch of each channel of the sources that has room; return whether there was one."""
+        found = [operator.read() for operator in self._operators.values()]
+        return any(found)
 
     def receive(self, timeout: float) -> Iterator[pa.RecordBatch]:
-        """Wait so many seconds for anything to arrive or to be sent, and yield the rows that have arrived."""
-        # A subtask that has finished waits for the next epoch, or has closed its function.
-        reading = [subtask for subtask in self._subtasks if subtask in self._unfinished]
+        """Wait so many seconds for anything to arrive or to be sent, and pass on what has arrived.
+
+        Rows of the last operator are yielded.
+        """
+        # A subtask that has finished waits for the next epoch, or has closed its function. The rows of one
+        # wait in its connection, and then in the subtask, while those that receive them have no room.
+        reading = [
+            (operator, subtask)
+            for operator in self._operators.values()
+            for subtask in operator.unfinished
+            if subtask not in self._receivers or not self._receivers[subtask][1].waits
+        ]
         unsent = [
             connection
-            for subtask in self._subtasks
+            for operator in self._operators.values()
+            for subtask in operator.subtasks
             for connection in (subtask.control, *subtask.channels)
             if connection.unsent
         ]
-        wait([subtask.control for subtask in reading], unsent, timeout)
+        wait([subtask.control for _, subtask in reading], unsent, timeout)
         for connection in unsent:
             connection.flush()
-        for subtask in reading:
+        for operator, subtask in reading:
             message = subtask.take()
-            if isinstance(message, pa.RecordBatch):
+            if isinstance(message, Finished):
+                operator.finish(subtask, message)
+            elif subtask in self._receivers:
+                receiver, feed = self._receivers[subtask]
+                if isinstance(message, pa.RecordBatch):
+                    receiver.send_rows(feed, message)
+                elif isinstance(message, Barrier):
+                    receiver.pass_barrier(feed, sender_has_ended=operator.has_ended)
+            elif isinstance(message, pa.RecordBatch):
                 yield message
-            elif isinstance(message, Finished):
-                self._unfinished.remove(subtask)
-                if message.acknowledgement is not None:
-                    self.acknowledgements.append(message.acknowledgement)
+        for operator in self._operators.values():
+            operator.send_watermark()
+
+    def end_epoch(self, epoch: int, at_end: AtEnd, *, is_last: bool) -> None:
+        """Send the barriers of an epoch behind the rows that were read."""
+        for operator in self._operators.values():
+            operator.end_epoch(epoch, at_end, is_last=is_last)
+        self.is_ending = True
+        self._patience = _Patience()
+
+    def check_timeout(self, epoch: int) -> None:
+        """Raise an error if the subtasks take too long to finish an epoch.
+
+        Raises
+        ------
+        CheckpointTimeoutError
+        """
+        waited_ms = self._patience.waited_ms()
+        for operator in self._operators.values():
+            timeout_ms = operator.plan.config[CHECKPOINT_TIMEOUT]
+            if operator.unfinished and waited_ms > timeout_ms:
+                numbers = [subtask.number for subtask in operator.unfinished]
+                name, count = operator.plan.name, len(operator.subtasks)
+                raise CheckpointTimeoutError(name, epoch, numbers, count, timeout_ms)
+
+    def begin_epoch(self, published: int) -> None:
+        """Let the subtasks begin the next epoch, when the checkpoint of the last one is published."""
+        for operator in self._operators.values():
+            operator.begin_epoch(published)
+        self.is_ending = False
 
     def close_functions(self) -> None:
         """Wait until all subtasks have closed their functions; raises what one of them raised."""
-        for subtask in self._subtasks:
-            subtask.next(Closed)
+        for operator in self._operators.values():
+            for subtask in operator.subtasks:
+                subtask.next(Closed)
 
     def close(self) -> None:
         """End the processes."""
-        for subtask in self._subtasks:
-            subtask.disconnect()
-        for subtask in self._subtasks:
-            subtask.wait()
+        end_processes([subtask for operator in self._operators.values() for subtask in operator.subtasks])
+
+
+class _Patience:
+    """Measures how long the subtasks have had time for an epoch.
+
+    While a source blocks, or the program does something else than to ask for the next rows, nothing is
+    passed on. So one turn of the run counts at most a second.
+    """
+
+    def __init__(self) -> None:
+        self._waited = 0.0
+        self._turned = time.monotonic()
+
+    def waited_ms(self) -> float:
+        """Return the milliseconds since the barriers were sent; called in each turn."""
+        now = time.monotonic()
+        self._waited += min(now - self._turned, _LONGEST_TURN)
+        self._turned = now
+        return self._waited * 1000.0

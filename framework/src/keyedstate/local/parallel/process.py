@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from keyedstate.errors import SubtaskFailedError
@@ -15,7 +17,7 @@ from keyedstate.local.parallel.connection import Connection, wait
 from keyedstate.local.parallel.messages import Failed
 
 _START = "from keyedstate.local.parallel.subtask import main; main()"
-#: Seconds after which a process that should end is killed.
+#: Seconds after which processes that should end are killed.
 _PATIENCE = 5.0
 
 _Message = TypeVar("_Message")
@@ -33,17 +35,20 @@ class SubtaskProcess:
 
     Parameters
     ----------
+    operator : str
+        The name of its operator.
     number : int
     channels : int
         How many channels it has.
 
     Attributes
     ----------
+    number : int
     control : Connection
     channels : list of Connection
     """
 
-    def __init__(self, number: int, channels: int) -> None:
+    def __init__(self, operator: str, number: int, channels: int) -> None:
         pairs = [socket.socketpair() for _ in range(channels + 1)]
         theirs = [end for _, end in pairs]
         # A terminal sends Ctrl-C to all processes: it does not reach the new one before that ignores it.
@@ -59,7 +64,8 @@ class SubtaskProcess:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             for end in theirs:
                 end.close()
-        self._number = number
+        self._operator = operator
+        self.number = number
         self.control, *self.channels = (Connection(end) for end, _ in pairs)
 
     @property
@@ -85,7 +91,7 @@ class SubtaskProcess:
             return message
         cause = SubtaskTraceback(message.trace)
         if message.pickled is None:
-            raise SubtaskFailedError(self._number, message.text) from cause
+            raise SubtaskFailedError(self._operator, self.number, message.text) from cause
         raise pickle.loads(message.pickled) from cause
 
     def next(self, kind: type[_Message]) -> _Message:
@@ -93,7 +99,7 @@ class SubtaskProcess:
         while (message := self.take()) is None:
             wait([self.control], [self.control] if self.control.unsent else (), None)
             self.control.flush()
-        assert isinstance(message, kind), f"subtask {self._number} sent {message!r}"
+        assert isinstance(message, kind), f"subtask {self.number} sent {message!r}"
         return message
 
     def _lost(self) -> SubtaskFailedError:
@@ -101,19 +107,28 @@ class SubtaskProcess:
         try:
             code = self._process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
-            return SubtaskFailedError(self._number, "its process has closed its connections")
+            return SubtaskFailedError(self._operator, self.number, "its process has closed its connections")
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-        return SubtaskFailedError(self._number, f"its process {how}")
+        return SubtaskFailedError(self._operator, self.number, f"its process {how}")
 
     def disconnect(self) -> None:
         """Close the connections, which ends the process."""
         for connection in (self.control, *self.channels):
             connection.close()
 
-    def wait(self) -> None:
-        """Wait for the end of the process, which is killed if that takes too long."""
+    def wait(self, seconds: float) -> None:
+        """Wait for the end of the process, which is killed if that takes longer."""
         try:
-            self._process.wait(_PATIENCE)
+            self._process.wait(max(seconds, 0.0))
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def end_processes(subtasks: Sequence[SubtaskProcess]) -> None:
+    """End processes, and kill those that have not ended after some seconds."""
+    for subtask in subtasks:
+        subtask.disconnect()
+    until = time.monotonic() + _PATIENCE
+    for subtask in subtasks:
+        subtask.wait(until - time.monotonic())

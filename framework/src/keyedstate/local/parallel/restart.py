@@ -8,6 +8,7 @@ from contextlib import nullcontext
 
 from keyedstate.errors import SubtaskFailedError
 from keyedstate.local.parallel.job import ParallelJob
+from keyedstate.local.run.chain import Chain
 from keyedstate.local.run.elements import Committed, Element
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.local.run.stop_request import StopRequest
@@ -17,17 +18,17 @@ from keyedstate.local.sources.rows import RowSource
 _log = logging.getLogger(__name__)
 
 
-def restarted(plan: OperatorPlan, *, drain: bool, all_or_nothing: bool) -> Generator[Element, None, None]:
-    """Run an operator with several subtasks; after one was killed, run it again from the last checkpoint.
+def restarted(chain: Chain, *, drain: bool, all_or_nothing: bool) -> Generator[Element, None, None]:
+    """Run operators with subtasks; after one was killed, run them again from the last checkpoint.
 
     A second failure without a checkpoint in between ends the run: the same rows would kill the next one too.
     Raises as `ParallelJob.elements`.
     """
-    can_restart = plan.folder is not None and not _reads_once(plan)
+    can_restart = chain.keeps_state and not any(_reads_once(plan) for plan in chain.plans)
     has_progressed = True
-    with StopRequest() if plan.folder is not None else nullcontext(StopRequest()) as stop:
+    with StopRequest() if chain.keeps_state else nullcontext(StopRequest()) as stop:
         while True:
-            job = ParallelJob(plan, drain=drain, all_or_nothing=all_or_nothing, stop=stop)
+            job = ParallelJob(chain, drain=drain, all_or_nothing=all_or_nothing, stop=stop)
             try:
                 for element in job.elements():
                     has_progressed = has_progressed or isinstance(element, Committed)
@@ -40,8 +41,9 @@ def restarted(plan: OperatorPlan, *, drain: bool, all_or_nothing: bool) -> Gener
                 if not (can_restart and has_progressed):
                     raise
                 _log.warning(
-                    "subtask %d failed: %s. The run continues from its last checkpoint.",
+                    "subtask %d of %r failed: %s. The run continues from its last checkpoint.",
                     error.subtask,
+                    error.operator,
                     error.reason,
                 )
                 has_progressed = False

@@ -1,4 +1,6 @@
-"""A subtask: a process with one task of an operator, which has a channel from each channel of a source.
+"""A subtask: a process with one task of an operator.
+
+It has a channel from each channel of a source, and from each subtask of the operators whose rows it reads.
 
 The process of the run starts it, sends it its plan, and ends it by closing the connections.
 """
@@ -55,7 +57,7 @@ class Subtask:
     Parameters
     ----------
     control : Connection
-        To the process of the run: messages, and the rows that the function yields.
+        To the process of the run: messages, the rows that the function yields, and barriers behind them.
     channels : sequence of Connection
     begin : Begin
     """
@@ -129,11 +131,13 @@ class Subtask:
                 if BEFORE_TIME < self._valve.watermark < END_OF_TIME:
                     self._watermark = self._valve.watermark
                     self._send_rows(self._task.advance(self._watermark))
-            case TakeSnapshot():
+            case TakeSnapshot(barrier):
                 if self._end is None:
                     self._announced(_next(self._control))
                 assert self._end is not None
                 self._send_rows(self._task.end(self._end.at_end))
+                # The operator that reads the rows need not wait until the state is written.
+                _send(self._control, barrier)
                 # The state must not change before it is written.
                 while collecting := self._gate.collecting:
                     self._receive(collecting, None)

@@ -43,6 +43,19 @@ class OperatorTime:
         for name, time in times.items():
             self._seen[number, channel, name] = InputTime(time, now)
 
+    def add_upstream(self, number: int, channel: str, stored: Mapping[str, int], now: int) -> None:
+        """Add a channel from a subtask of another operator.
+
+        It holds back the watermark that is restored: which rows this subtask yields next is not known.
+        """
+        self.add_channel(number, channel, stored, now)
+        if not self._event_times or self._watermark == BEFORE_TIME:
+            return
+        of_watermark = self._watermark + (self._event_times[number].delay_ms or 0) + 1
+        for place, seen in self._seen.items():
+            if place[:2] == (number, channel):
+                self._seen[place] = InputTime(max(seen.largest_event_time, of_watermark), now)
+
     def saw(self, number: int, channel: str, batch: pa.RecordBatch, now: int) -> None:
         """Update the times of a channel by its rows."""
         if not self._event_times:

@@ -22,8 +22,13 @@ from keyedstate.local.sources.source import Source, SourceChannel
 from keyedstate.options import RESTORE_SAVEPOINT, WATERMARK_MAX_DRIFT
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME, Clock
 
-#: The channel of the rows that another operator yields.
-UPSTREAM = "upstream"
+#: The name, in positions, of the channels whose rows another operator yields.
+_UPSTREAM = "upstream"
+
+
+def upstream_channel(subtask: int) -> str:
+    """Return the name of the channel whose rows a subtask of another operator yields."""
+    return f"{_UPSTREAM} {subtask}"
 
 
 class InputChannels:
@@ -44,6 +49,8 @@ class InputChannels:
     ----------
     reading : list of (int, SourceChannel)
         The channels of sources that have not ended, each with the number of the input.
+    upstream : list of (int, str)
+        The number of the input and the name of each channel from a subtask of another operator.
     """
 
     def __init__(self, plan: OperatorPlan, clock: Clock) -> None:
@@ -51,15 +58,17 @@ class InputChannels:
         self._clock = clock
         self._time = OperatorTime((), None)
         self._channels: list[tuple[int, SourceChannel]] = []
-        self._upstream: list[int] = []
+        self.upstream: list[tuple[int, str]] = []
         for number, input_ in enumerate(plan.read.inputs):
             if isinstance(input_.rows, Source):
                 channels = input_.rows.channels()
                 _check_channels([channel.name for channel in channels])
                 self._channels += [(number, channel) for channel in channels]
             else:
-                self._upstream.append(number)
+                subtasks = range(input_.rows.plan.partitions.parallelism)
+                self.upstream += [(number, upstream_channel(subtask)) for subtask in subtasks]
         self.reading = list(self._channels)
+        self._ended_upstream: set[tuple[int, str]] = set()
         self._restored: Mapping[str, Any] = {}
         self._alignment: WatermarkAlignment | None = None
         drift_ms = plan.config[WATERMARK_MAX_DRIFT]
@@ -72,9 +81,9 @@ class InputChannels:
         positions = self._restored = {} if checkpoint is None else self._positions_in(checkpoint)
         self._time = OperatorTime(self._plan.partitions.event_times, watermark)
         now = self._clock()
-        for number in self._upstream:
-            position = positions.get(str(number + 1), {}).get(UPSTREAM)
-            self._time.add_channel(number, UPSTREAM, _times(position), now)
+        for number, name in self.upstream:
+            position = positions.get(str(number + 1), {}).get(_UPSTREAM)
+            self._time.add_upstream(number, name, _times(position), now)
         for number, channel in self._channels:
             position = positions.get(str(number + 1), {}).get(channel.name)
             if position is not None:
@@ -145,10 +154,21 @@ class InputChannels:
         partitions = self._plan.partitions
         return with_key_groups(rows, [name for name, _ in partitions.key_columns], partitions.max_parallelism)
 
-    def end(self, number: int, channel: SourceChannel) -> None:
+    def end(self, number: int, channel: str) -> None:
         """Note that a channel has no more rows."""
-        self.reading.remove((number, channel))
-        self._time.end_channel(number, channel.name)
+        if (number, channel) in self.upstream:
+            self._ended_upstream.add((number, channel))
+        self.reading = [each for each in self.reading if (each[0], each[1].name) != (number, channel)]
+        self._time.end_channel(number, channel)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all channels have ended."""
+        return not self.reading and self._ended_upstream == set(self.upstream)
+
+    def pause(self, number: int, channel: str) -> None:
+        """Note that the rows of a channel wait: it is not idle."""
+        self._time.paused(number, channel, self._clock())
 
     def watermark(self) -> int | None:
         """Return the watermark of all channels now; None without event time, and before the first row."""
@@ -158,14 +178,26 @@ class InputChannels:
         """Return the positions as `AttemptManifest.positions` has them."""
         # A channel that is absent in this run keeps its position: a later run may have it again.
         found: dict[str, dict[str, Any]] = {name: {**channels} for name, channels in self._restored.items()}
-        for number in self._upstream:
-            times = self._time.times_of(number, UPSTREAM)
-            found.setdefault(str(number + 1), {})[UPSTREAM] = {"offset": None, "event_times": times}
         for number, channel in self._channels:
             times = self._time.times_of(number, channel.name)
             of_input = found.setdefault(str(number + 1), {})
             of_input[channel.name] = {"offset": _offset_of(channel), "event_times": times}
-        return found
+        return self.with_upstream_positions(found)
+
+    def with_upstream_positions(self, positions: Mapping[str, Any]) -> dict[str, Any]:
+        """Return positions with the present event times of the rows of other operators.
+
+        A later run may have another number of their subtasks, so it is the least of them.
+        """
+        least: dict[str, dict[str, int]] = {}
+        for number, name in self.upstream:
+            times = least.setdefault(str(number + 1), {})
+            for input_, time in self._time.times_of(number, name).items():
+                times[input_] = min(time, times.get(input_, time))
+        upstream = {
+            name: {_UPSTREAM: {"offset": None, "event_times": times}} for name, times in least.items()
+        }
+        return {**positions, **{name: {**positions.get(name, {}), **upstream[name]} for name in upstream}}
 
 
 def _check_channels(names: Sequence[str]) -> None:

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 
 import pyarrow as pa
 
-from keyedstate.errors import LocalRunError
+from keyedstate.local.run.chain import Chain
 from keyedstate.local.run.checkpoints import Checkpoints
 from keyedstate.local.run.elements import Committed, Element, Prepare, Restored
-from keyedstate.local.run.input_channels import UPSTREAM
+from keyedstate.local.run.input_channels import upstream_channel
 from keyedstate.local.run.operator import RunningOperator
 from keyedstate.local.run.operator_task import RunIdentity
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.local.run.stop_request import StopRequest
-from keyedstate.local.sources.source import Source, SourceChannel
-from keyedstate.options import CHECKPOINT_INTERVAL
+from keyedstate.local.sources.source import SourceChannel
 from keyedstate.runtime.timers import AtEnd
 from keyedstate.state.clock import system_clock
 
@@ -30,47 +29,22 @@ _PAUSE = 0.005
 
 
 class Job:
-    """A run of an operator and all operators that it reads from.
+    """A run of a chain of operators.
 
     Parameters
     ----------
-    last : OperatorPlan
-        The operator whose rows are the result.
+    chain : Chain
     drain : bool
         Whether all event-time timers fire when the input is over, although state is kept.
     all_or_nothing : bool
         Whether the only checkpoint is that of the end, because the result is in memory until then: after a
         failure or Ctrl-C all rows come again.
-
-    Raises
-    ------
-    LocalRunError
-        Where only some of the operators keep state.
     """
 
-    def __init__(self, last: OperatorPlan, *, drain: bool = False, all_or_nothing: bool = False) -> None:
-        #: Those that feed others come before them.
-        self._plans: list[OperatorPlan] = []
-        #: By the operator that yields rows, who receives them: the operator and the number of its input.
-        self._receivers: dict[OperatorPlan, tuple[OperatorPlan, int]] = {}
-        self._add(last)
+    def __init__(self, chain: Chain, *, drain: bool = False, all_or_nothing: bool = False) -> None:
+        self._chain = chain
         self._drain = drain
         self._all_or_nothing = all_or_nothing
-        kept = [plan for plan in self._plans if plan.folder is not None]
-        if kept and len(kept) < len(self._plans):
-            raise LocalRunError(
-                "a chain of operators",
-                "only some of them have a uid, and only all together have a checkpoint",
-                "Give each operator a uid, or none.",
-            )
-        several = [plan for plan in self._plans if plan.partitions.parallelism > 1]
-        if several:
-            raise LocalRunError(
-                f"the option 'parallelism' with {several[0].partitions.parallelism}",
-                "another operator reads the result",
-                "Leave it out: a chain of operators runs in one process.",
-            )
-        self._keeps_state = bool(kept)
         self._stop = StopRequest()
 
     def elements(self) -> Generator[Element, None, None]:
@@ -88,68 +62,55 @@ class Job:
         with contextlib.ExitStack() as stack:
             checkpoints = None
             identity, epoch = RunIdentity("", ""), 0
-            if self._keeps_state:
-                checkpoints = Checkpoints(self._plans)
+            if self._chain.keeps_state:
+                checkpoints = Checkpoints(self._chain.plans)
                 stack.callback(checkpoints.drain)
                 identity, epoch = checkpoints.identity, checkpoints.epoch
                 stack.enter_context(self._stop)
             operators = {}
-            for plan in self._plans:
+            for plan in self._chain.plans:
                 operators[plan] = RunningOperator(plan, identity, epoch, system_clock)
                 stack.callback(operators[plan].close)
-            running = _Running(operators, self._receivers)
-            restored = operators[self._plans[-1]].restored
+            running = _Running(operators, self._chain.receivers)
+            restored = operators[self._chain.plans[-1]].restored
             yield Restored() if checkpoints is None else checkpoints.begun(restored)
             for operator in operators.values():
                 yield from running.passed_on(operator, operator.begin())
             if checkpoints is None:
                 for batches in running.steps():
                     yield from batches
-                yield from running.end(AtEnd.INPUT)
+                yield from running.end(AtEnd.INPUT, is_last=True)
             else:
                 yield from self._epochs(running, checkpoints)
         if self._stop.requested:
             raise KeyboardInterrupt
 
     def _epochs(self, running: _Running, checkpoints: Checkpoints) -> Iterator[Element]:
-        interval = min(plan.config[CHECKPOINT_INTERVAL] for plan in self._plans) / 1000.0
         operators = list(running.operators.values())
         began = time.monotonic()
         for batches in running.steps():
             yield from batches
             if self._stop.requested:
                 break
-            is_due = not self._all_or_nothing and time.monotonic() - began >= interval
+            is_due = not self._all_or_nothing and time.monotonic() - began >= self._chain.interval_s
             if is_due and any(operator.channels for operator in operators):
-                yield from self._checkpoint(running, checkpoints, AtEnd.EPOCH)
+                yield from self._checkpoint(running, checkpoints, AtEnd.EPOCH, is_last=False)
                 for operator in operators:
                     operator.begin_epoch(checkpoints.epoch)
                 began = time.monotonic()
         if self._stop.requested and self._all_or_nothing:
             return
         at_end = AtEnd.DRAINED if self._drain and not self._stop.requested else AtEnd.EPOCH
-        yield from self._checkpoint(running, checkpoints, at_end)
+        yield from self._checkpoint(running, checkpoints, at_end, is_last=True)
 
-    def _checkpoint(self, running: _Running, checkpoints: Checkpoints, at_end: AtEnd) -> Iterator[Element]:
-        yield from running.end(at_end)
+    def _checkpoint(
+        self, running: _Running, checkpoints: Checkpoints, at_end: AtEnd, *, is_last: bool
+    ) -> Iterator[Element]:
+        yield from running.end(at_end, is_last=is_last)
         epoch = checkpoints.epoch
         yield Prepare(epoch, checkpoints.identity.run_id)
         checkpoints.publish([operator.finish() for operator in running.operators.values()])
         yield Committed(epoch)
-
-    def _add(self, plan: OperatorPlan) -> None:
-        for number, input_ in enumerate(plan.read.inputs):
-            if isinstance(input_.rows, Source):
-                continue
-            if input_.rows.plan in self._receivers:
-                raise LocalRunError(
-                    "the result of an operator",
-                    "two operators read it",
-                    "Let one function yield the rows of both, to side outputs.",
-                )
-            self._receivers[input_.rows.plan] = plan, number
-            self._add(input_.rows.plan)
-        self._plans.append(plan)
 
 
 class _Running:
@@ -158,7 +119,7 @@ class _Running:
     def __init__(
         self,
         operators: dict[OperatorPlan, RunningOperator],
-        receivers: dict[OperatorPlan, tuple[OperatorPlan, int]],
+        receivers: Mapping[OperatorPlan, tuple[OperatorPlan, int]],
     ) -> None:
         self.operators = operators
         self._receivers = receivers
@@ -186,17 +147,22 @@ class _Running:
         self, operator: RunningOperator, number: int, channel: SourceChannel, batch: pa.RecordBatch | None
     ) -> Iterator[pa.RecordBatch]:
         if batch is None:
-            operator.end_channel(number, channel)
+            operator.end_channel(number, channel.name)
         else:
             yield from self.passed_on(operator, operator.receive(number, channel.name, batch))
         # Also without rows: time goes by, and an idle channel holds nothing back.
         for each in self.operators.values():
             yield from self.passed_on(each, each.advance())
 
-    def end(self, at_end: AtEnd) -> Iterator[pa.RecordBatch]:
-        """End the rows of all operators, first of those that feed others."""
+    def end(self, at_end: AtEnd, *, is_last: bool) -> Iterator[pa.RecordBatch]:
+        """End the rows of an epoch or of the run in all operators, first in those that feed others."""
         for operator in self.operators.values():
+            # The operators before it may just have yielded rows, or have ended.
+            yield from self.passed_on(operator, operator.advance())
             yield from self.passed_on(operator, operator.end(at_end))
+            if is_last and operator.has_ended and operator.plan in self._receivers:
+                plan, number = self._receivers[operator.plan]
+                self.operators[plan].end_channel(number, upstream_channel(0))
 
     def passed_on(
         self, operator: RunningOperator, rows: Iterator[pa.RecordBatch]
@@ -209,4 +175,4 @@ class _Running:
         plan, number = receiver
         reads = self.operators[plan]
         for batch in rows:
-            yield from self.passed_on(reads, reads.receive(number, UPSTREAM, batch))
+            yield from self.passed_on(reads, reads.receive(number, upstream_channel(0), batch))

@@ -78,7 +78,12 @@ class RunningOperator:
         """Move the watermark and processing time forward, and fire the timers that are due."""
         yield from self._task.advance(self._inputs.watermark())
 
-    def end_channel(self, number: int, channel: SourceChannel) -> None:
+    @property
+    def has_ended(self) -> bool:
+        """Whether all channels of all inputs have ended."""
+        return self._inputs.has_ended
+
+    def end_channel(self, number: int, channel: str) -> None:
         """Note that a channel has no more rows."""
         self._inputs.end(number, channel)
 

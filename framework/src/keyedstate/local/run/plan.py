@@ -101,6 +101,11 @@ class OperatorPlan:
     folder: OperatorFolder | None = field(default=None)
 
     @property
+    def name(self) -> str:
+        """The uid, or the class of the function."""
+        return self.partitions.function_name if self.folder is None else self.folder.uid
+
+    @property
     def outputs(self) -> Outputs:
         """The columns of the rows that leave the operator."""
         return Outputs(self.partitions.output, self.partitions.side_outputs)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from keyedstate.columns.spark_types import spark_name
+from keyedstate.local.run.chain import Chain
 from keyedstate.local.run.plan import Input, OperatorPlan
 from keyedstate.local.sources.source import Source
 from keyedstate.options import BACKEND, CHECKPOINT_INTERVAL, CHECKPOINT_MODE
@@ -14,10 +15,10 @@ from keyedstate.options import BACKEND, CHECKPOINT_INTERVAL, CHECKPOINT_MODE
 
 def explained(plan: OperatorPlan) -> str:
     """Return a description of an operator and of those that it reads from."""
-    return "\n".join(_lines(plan, ""))
+    return "\n".join(_lines(plan, "", in_processes=Chain.of(plan).has_several_tasks))
 
 
-def _lines(plan: OperatorPlan, indent: str) -> Iterator[str]:
+def _lines(plan: OperatorPlan, indent: str, *, in_processes: bool) -> Iterator[str]:
     partitions, config = plan.partitions, plan.config
     name = f" {plan.folder.uid!r}" if plan.folder is not None else ""
     yield f"{indent}{partitions.function_name}{name}"
@@ -30,15 +31,15 @@ def _lines(plan: OperatorPlan, indent: str) -> Iterator[str]:
     else:
         interval = config[CHECKPOINT_INTERVAL] / 1000.0
         yield f"{indent}  checkpoints: {plan.folder.location}, every {interval:g} seconds and at the end"
-        if partitions.parallelism > 1:
+        if in_processes:
             yield f"{indent}  mode: {config[CHECKPOINT_MODE]}"
     for input_ in plan.read.inputs:
-        yield from _input(input_, indent)
+        yield from _input(input_, indent, in_processes=in_processes)
     if plan.read.broadcast is not None:
         yield f"{indent}  broadcast: {_columns(plan.read.broadcast.schema)}"
 
 
-def _input(input_: Input, indent: str) -> Iterator[str]:
+def _input(input_: Input, indent: str, *, in_processes: bool) -> Iterator[str]:
     event_time = input_.columns.event_time
     time = ""
     if event_time is not None:
@@ -50,7 +51,7 @@ def _input(input_: Input, indent: str) -> Iterator[str]:
         yield f"{indent}  reads {type(input_.rows).__name__}, {count}{time}: {columns}"
     else:
         yield f"{indent}  reads the rows of{time}"
-        yield from _lines(input_.rows.plan, f"{indent}    ")
+        yield from _lines(input_.rows.plan, f"{indent}    ", in_processes=in_processes)
 
 
 def _columns(schema: pa.Schema) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyedstate.local.run.chain import Chain
 from keyedstate.local.run.elements import Element, Prepare, Restored
 from keyedstate.local.run.job import Job
 from keyedstate.local.run.plan import OperatorPlan
@@ -162,9 +163,10 @@ class ResultStream:
         return found
 
     def _elements(self, *, all_or_nothing: bool = False) -> Generator[Element, None, None]:
-        if self._plan.partitions.parallelism == 1:
-            return Job(self._plan, drain=self.drains, all_or_nothing=all_or_nothing).elements()
+        chain = Chain.of(self._plan)
+        if not chain.has_several_tasks:
+            return Job(chain, drain=self.drains, all_or_nothing=all_or_nothing).elements()
         # Only runs with several processes pay for the import.
         from keyedstate.local.parallel.restart import restarted
 
-        return restarted(self._plan, drain=self.drains, all_or_nothing=all_or_nothing)
+        return restarted(chain, drain=self.drains, all_or_nothing=all_or_nothing)

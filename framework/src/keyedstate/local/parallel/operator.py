@@ -1,0 +1,219 @@
+"""An operator of a run whose subtasks are processes, as the process of the run sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata
+from keyedstate.local.channels import Barrier, Watermark
+from keyedstate.local.parallel.feed import Feed
+from keyedstate.local.parallel.messages import Begin, BroadcastEnd, EndEpoch, Finished, Opened, Published
+from keyedstate.local.parallel.process import SubtaskProcess
+from keyedstate.local.run.input_channels import InputChannels, upstream_channel
+from keyedstate.local.run.operator_task import RunIdentity, new_operator_id
+from keyedstate.local.run.plan import OperatorPlan
+from keyedstate.local.sources.source import SourceChannel
+from keyedstate.options import (
+    AT_LEAST_ONCE,
+    CHECKPOINT_ALIGNMENT_TIMEOUT,
+    CHECKPOINT_MODE,
+    UNALIGNED,
+)
+from keyedstate.runtime.timers import AtEnd
+from keyedstate.state.clock import END_OF_TIME, system_clock
+
+
+class ParallelOperator:
+    """The subtasks of an operator, and the channels that lead to them.
+
+    First `start`, then `open`. The caller ends the processes in any case.
+
+    Parameters
+    ----------
+    plan : OperatorPlan
+
+    Attributes
+    ----------
+    plan : OperatorPlan
+    subtasks : list of SubtaskProcess
+    unfinished : list of SubtaskProcess
+        Those that have not finished the epoch.
+    acknowledgements : list of Acknowledgement
+        Of those that have written it.
+    restored : CheckpointMetadata or None
+        The checkpoint from which the state was restored.
+    """
+
+    def __init__(self, plan: OperatorPlan) -> None:
+        self.plan = plan
+        self.subtasks: list[SubtaskProcess] = []
+        self.unfinished: list[SubtaskProcess] = []
+        self.acknowledgements: list[Acknowledgement] = []
+        self.restored: CheckpointMetadata | None = None
+        self._inputs = InputChannels(plan, system_clock)
+        self._watermark: int | None = None
+        self._sources: list[tuple[SourceChannel, Feed]] = []
+        self._upstream: dict[tuple[int, str], Feed] = {}
+        #: The end of the current epoch, from the moment when its first barrier is sent.
+        self._end: EndEpoch | None = None
+        #: The channels of other operators' subtasks that its barrier has passed; nothing is behind it.
+        self._passed: set[Feed] = set()
+
+    def start(self, identity: RunIdentity, epoch: int) -> None:
+        """Start the processes; an error may leave some of them running."""
+        partitions, operator_id = self.plan.partitions, new_operator_id()
+        channels = len(self._inputs.reading) + len(self._inputs.upstream)
+        aligns = self.plan.config[CHECKPOINT_MODE] != AT_LEAST_ONCE
+        for number in range(partitions.parallelism):
+            subtask = SubtaskProcess(self.plan.name, number, channels)
+            self.subtasks.append(subtask)
+            subtask.control.put(Begin(partitions, number, identity, operator_id, epoch, aligns))
+
+    def open(self) -> None:
+        """Wait until all subtasks have restored their state, and move the sources to their positions."""
+        opened = [subtask.next(Opened) for subtask in self.subtasks]
+        self.restored = opened[0].restored
+        marks = [each.watermark for each in opened if each.watermark is not None]
+        self._inputs.restore(self.restored, max(marks, default=None))
+        self.unfinished = list(self.subtasks)
+        reading = list(self._inputs.reading)
+        self._sources = [
+            (channel, self._feed(place, number, channel.name))
+            for place, (number, channel) in enumerate(reading)
+        ]
+        self._upstream = {
+            (number, name): self._feed(place, number, name)
+            for place, (number, name) in enumerate(self._inputs.upstream, len(reading))
+        }
+
+    def _feed(self, place: int, number: int, name: str) -> Feed:
+        connections = [subtask.channels[place] for subtask in self.subtasks]
+        return Feed(number, name, connections, self.plan.partitions.max_parallelism)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a channel of its sources has not ended."""
+        return bool(self._inputs.reading)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all channels of all inputs have ended."""
+        return self._inputs.has_ended
+
+    def from_subtask(self, number: int, subtask: int) -> Feed:
+        """Return the channel, of one of the inputs, whose rows a subtask of another operator yields."""
+        return self._upstream[number, upstream_channel(subtask)]
+
+    # -- to the subtasks ------------------------------------------------------------------------------------
+
+    def send_broadcast(self) -> None:
+        """Send the rows of the broadcast side to every subtask."""
+        broadcast = self.plan.read.broadcast
+        for channel in () if broadcast is None else broadcast.channels():
+            while (batch := channel.read()) is not None:
+                for subtask in self.subtasks:
+                    subtask.control.put(batch)
+        for subtask in self.subtasks:
+            subtask.control.put(BroadcastEnd())
+
+    def read(self) -> bool:
+        """Read a batch of each source's channel whose subtasks have room; return whether there was one."""
+        found = False
+        readable = self._inputs.readable()
+        for channel, feed in self._sources:
+            if feed.waits or (feed.number, channel) not in readable:
+                continue
+            batch = channel.read()
+            if batch is None:
+                found = True
+                self._end_channel(feed)
+            elif batch.num_rows:
+                found = True
+                self.send_rows(feed, batch)
+        return found
+
+    def send_rows(self, feed: Feed, rows: pa.RecordBatch) -> None:
+        """Send rows of one of the channels to the subtasks."""
+        feed.send_rows(self._inputs.keyed(feed.number, feed.name, rows))
+
+    def send_watermark(self) -> None:
+        """Send the watermark of all channels into each of them, if it has grown.
+
+        It also grows without rows: an idle channel holds nothing back.
+        """
+        for feed in self._feeds():
+            if feed.waits or feed in self._passed:
+                # That it has no rows does not mean that there are none.
+                self._inputs.pause(feed.number, feed.name)
+        watermark = self._inputs.watermark()
+        if watermark is not None and (self._watermark is None or watermark > self._watermark):
+            self._watermark = watermark
+            for feed in self._feeds():
+                feed.send(Watermark(watermark))
+
+    def _feeds(self) -> list[Feed]:
+        return [*(feed for _, feed in self._sources), *self._upstream.values()]
+
+    def _end_channel(self, feed: Feed) -> None:
+        self._inputs.end(feed.number, feed.name)
+        self.send_watermark()
+        feed.send(Watermark(END_OF_TIME))
+
+    # -- the end of an epoch --------------------------------------------------------------------------------
+
+    def end_epoch(self, epoch: int, at_end: AtEnd, *, is_last: bool) -> None:
+        """Send the barrier of the epoch into the channels of sources, behind the rows that were read."""
+        timeout_ms = None
+        if self.plan.config[CHECKPOINT_MODE] == UNALIGNED and not is_last:
+            # The last one has no rows in flight, so that anything may continue from it.
+            timeout_ms = self.plan.config[CHECKPOINT_ALIGNMENT_TIMEOUT]
+        barrier = Barrier(epoch, system_clock(), alignment_timeout_ms=timeout_ms)
+        self._end = EndEpoch(barrier, at_end, is_last, self._inputs.positions())
+        for _, feed in self._sources:
+            feed.send(barrier)
+        if not self._upstream or timeout_ms is not None:
+            # A barrier that overtakes rows also overtakes those that other subtasks yield before theirs.
+            self._announce(self._end)
+
+    def pass_barrier(self, feed: Feed, *, sender_has_ended: bool) -> None:
+        """Send the barrier of the epoch behind the rows of another operator's subtask.
+
+        Parameters
+        ----------
+        feed : Feed
+        sender_has_ended : bool
+            Whether all channels of that operator have ended.
+        """
+        assert self._end is not None, "all operators end an epoch together"
+        self.send_watermark()
+        if self._end.is_last and sender_has_ended:
+            # Only now: until its barrier it may yield rows, of timers for instance.
+            self._end_channel(feed)
+        feed.send(self._end.barrier)
+        self._passed.add(feed)
+        if len(self._passed) == len(self._upstream) and self._end.barrier.alignment_timeout_ms is None:
+            self._announce(self._end)
+
+    def _announce(self, end: EndEpoch) -> None:
+        positions: Mapping[str, Any] = self._inputs.with_upstream_positions(end.positions)
+        for subtask in self.subtasks:
+            subtask.control.put(replace(end, positions=positions))
+
+    def finish(self, subtask: SubtaskProcess, finished: Finished) -> None:
+        """Note that a subtask has finished the epoch."""
+        self.unfinished.remove(subtask)
+        if finished.acknowledgement is not None:
+            self.acknowledgements.append(finished.acknowledgement)
+
+    def begin_epoch(self, published: int) -> None:
+        """Let the subtasks begin the next epoch, when the checkpoint of the last one is published."""
+        for subtask in self.subtasks:
+            subtask.control.put(Published(published))
+        self._end = None
+        self._passed.clear()
+        self.acknowledgements = []
+        self.unfinished = list(self.subtasks)
