@@ -87,6 +87,36 @@ class Split(KeyedProcessFunction):
             yield ctx.key, row.v
 
 
+class Channels:
+    """A source with a channel for each list of batches."""
+
+    def __init__(self, *channels: Sequence[pa.Table]) -> None:
+        self._channels = channels
+        self.schema = channels[0][0].schema
+
+    def channels(self):
+        return [_Channel(str(number), batches) for number, batches in enumerate(self._channels)]
+
+
+class _Channel:
+    def __init__(self, name: str, batches: Sequence[pa.Table]) -> None:
+        self.name = name
+        self._batches = batches
+        self._next = 0
+
+    def read(self):
+        if self._next == len(self._batches):
+            return None
+        self._next += 1
+        return self._batches[self._next - 1].combine_chunks().to_batches()[0]
+
+    def offset(self):
+        return self._next
+
+    def seek(self, offset):
+        self._next = offset
+
+
 def minute(number: int) -> dt.datetime:
     """Return an instant so many minutes after a fixed one."""
     return dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(minutes=number)

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import pytest
 from tests.framework.local.channels_program import CHANNELS, ROWS, counted
 from tests.framework.local.functions import (
     COUNTS,
+    Channels,
     Count,
     Matched,
     Rated,
@@ -30,7 +30,7 @@ from keyedstate.aggregates import count
 from keyedstate.checkpoint import TaskIdentity
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.partition import Partition
-from keyedstate.errors import LocalRunError, RowsInFlightError, SubtaskFailedError, UserFunctionError
+from keyedstate.errors import RowsInFlightError, SubtaskFailedError, UserFunctionError
 from keyedstate.local import ResultStream, connect, keyed
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.savepoints import Savepoint
@@ -42,36 +42,6 @@ from keyedstate.windows import Tumbling
 ROOT = Path(__file__).parents[3]
 BY_MINUTE = EventTime("ts", delay="0 s")
 TWO: dict[str, object] = {"parallelism": 2}
-
-
-class Channels:
-    """A source with a channel for each list of batches."""
-
-    def __init__(self, *channels: Sequence[pa.Table]) -> None:
-        self._channels = channels
-        self.schema = channels[0][0].schema
-
-    def channels(self):
-        return [_Channel(str(number), batches) for number, batches in enumerate(self._channels)]
-
-
-class _Channel:
-    def __init__(self, name: str, batches: Sequence[pa.Table]) -> None:
-        self.name = name
-        self._batches = batches
-        self._next = 0
-
-    def read(self):
-        if self._next == len(self._batches):
-            return None
-        self._next += 1
-        return self._batches[self._next - 1].combine_chunks().to_batches()[0]
-
-    def offset(self):
-        return self._next
-
-    def seek(self, offset):
-        self._next = offset
 
 
 @pytest.fixture
@@ -325,12 +295,3 @@ def test_the_processes_of_tasks_end_with_the_run():
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-def test_a_chain_of_operators_runs_in_one_process():
-    counted = keyed(events("ab"), "user", config=TWO).process(Count(), COUNTS)
-    with pytest.raises(LocalRunError, match="'parallelism' with 2 cannot be run here: another operator"):
-        keyed(counted, "user").process(Count(), COUNTS).to_table()
-    alone = keyed(events("ab"), "user").process(Count(), COUNTS)
-    with pytest.raises(LocalRunError, match="reads the result of another one"):
-        keyed(alone, "user", config=TWO).process(Count(), COUNTS).to_table()

@@ -23,7 +23,7 @@ from keyedstate.errors import CheckpointTimeoutError
 from keyedstate.local.channels import Barrier
 from keyedstate.local.parallel.connection import wait
 from keyedstate.local.parallel.feed import Feed
-from keyedstate.local.parallel.messages import Closed, Finished
+from keyedstate.local.parallel.messages import Closed, Finished, MoreFollow
 from keyedstate.local.parallel.operator import ParallelOperator
 from keyedstate.local.parallel.process import SubtaskProcess, end_processes
 from keyedstate.local.run.chain import Chain
@@ -211,6 +211,8 @@ class _Running:
                 receiver, feed = self._receivers[subtask]
                 if isinstance(message, pa.RecordBatch):
                     receiver.send_rows(feed, message)
+                elif isinstance(message, MoreFollow):
+                    receiver.expect_more(feed)
                 elif isinstance(message, Barrier):
                     receiver.pass_barrier(feed, sender_has_ended=operator.has_ended)
             elif isinstance(message, pa.RecordBatch):

@@ -73,6 +73,11 @@ class EndEpoch:
 
 
 @dataclass(frozen=True)
+class MoreFollow:
+    """From a subtask: the next batch is not the last one with which it answers a batch or a time."""
+
+
+@dataclass(frozen=True)
 class Finished:
     """From a subtask: the rows of the epoch were sent, and kept state is written."""
 

@@ -58,6 +58,8 @@ class ParallelOperator:
         self._watermark: int | None = None
         self._sources: list[tuple[SourceChannel, Feed]] = []
         self._upstream: dict[tuple[int, str], Feed] = {}
+        #: Channels whose next rows are not the last ones of an answer.
+        self._continuing: set[Feed] = set()
         #: The end of the current epoch, from the moment when its first barrier is sent.
         self._end: EndEpoch | None = None
         #: The channels of other operators' subtasks that its barrier has passed; nothing is behind it.
@@ -138,7 +140,13 @@ class ParallelOperator:
 
     def send_rows(self, feed: Feed, rows: pa.RecordBatch) -> None:
         """Send rows of one of the channels to the subtasks."""
-        feed.send_rows(self._inputs.keyed(feed.number, feed.name, rows))
+        more_follow = feed in self._continuing
+        self._continuing.discard(feed)
+        feed.send_rows(self._inputs.keyed(feed.number, feed.name, rows, more_follow=more_follow))
+
+    def expect_more(self, feed: Feed) -> None:
+        """Note that more rows belong to the next ones of a channel."""
+        self._continuing.add(feed)
 
     def send_watermark(self) -> None:
         """Send the watermark of all channels into each of them, if it has grown.

@@ -39,6 +39,7 @@ from keyedstate.local.parallel.messages import (
     EndEpoch,
     Failed,
     Finished,
+    MoreFollow,
     Opened,
     Published,
 )
@@ -167,8 +168,14 @@ class Subtask:
             self._task.begin_epoch(end.barrier.checkpoint_id + 1)
 
     def _send_rows(self, batches: Iterable[pa.RecordBatch]) -> None:
+        waiting = None
         for batch in batches:
-            _send(self._control, batch)
+            if waiting is not None:
+                _send(self._control, MoreFollow())
+                _send(self._control, waiting)
+            waiting = batch
+        if waiting is not None:
+            _send(self._control, waiting)
 
 
 def main() -> None:

@@ -34,6 +34,8 @@ class OperatorTime:
         #: By number of the input, channel and input of the row, as `InputTime`.
         self._seen: dict[tuple[int, str, str], InputTime] = {}
         self._ended: set[tuple[int, str]] = set()
+        #: By channel the largest event times of rows to which more belong.
+        self._unfinished: dict[tuple[int, str], dict[str, int]] = {}
 
     def add_channel(self, number: int, channel: str, stored: Mapping[str, int], now: int) -> None:
         """Add a channel, with the event times of its position; it was not idle while nothing ran."""
@@ -56,8 +58,10 @@ class OperatorTime:
             if place[:2] == (number, channel):
                 self._seen[place] = InputTime(max(seen.largest_event_time, of_watermark), now)
 
-    def saw(self, number: int, channel: str, batch: pa.RecordBatch, now: int) -> None:
-        """Update the times of a channel by its rows."""
+    def saw(
+        self, number: int, channel: str, batch: pa.RecordBatch, now: int, *, more_follow: bool = False
+    ) -> None:
+        """Update the times of a channel by its rows; where more belong to them, together with those."""
         if not self._event_times:
             return
         event_time = self._event_times[number]
@@ -68,7 +72,12 @@ class OperatorTime:
         else:
             known = times if missing is None else times[~missing]
             largest = {_ALL: int(known.max())} if len(known) else {}
+        unfinished = self._unfinished.setdefault((number, channel), {})
         for name, time in largest.items():
+            unfinished[name] = max(time, unfinished.get(name, time))
+        if more_follow:
+            return
+        for name, time in self._unfinished.pop((number, channel)).items():
             before = self._seen.get((number, channel, name))
             latest = time if before is None else max(time, before.largest_event_time)
             self._seen[number, channel, name] = InputTime(latest, now)

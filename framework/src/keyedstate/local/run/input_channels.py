@@ -143,12 +143,18 @@ class InputChannels:
             self._time.paused(number, channel.name, now)
         return [each for each in self.reading if each not in paused]
 
-    def keyed(self, number: int, channel: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows of an input as the operator processes them, with key groups; note their event times."""
+    def keyed(
+        self, number: int, channel: str, batch: pa.RecordBatch, *, more_follow: bool = False
+    ) -> pa.RecordBatch:
+        """Return rows of an input as the operator processes them, with key groups; note their event times.
+
+        Rows with which another operator answers one batch are in order of their keys. Where `more_follow`,
+        the watermark does not move before the last ones of them.
+        """
         columns = self._plan.read.inputs[number].columns
         _check_columns(batch.schema, columns.given_schema, channel)
         rows = columns.with_key_columns(batch_as_spark_reads(batch, columns.given_schema))
-        self._time.saw(number, channel, rows, self._clock())
+        self._time.saw(number, channel, rows, self._clock(), more_follow=more_follow)
         if self._plan.connected is not None:
             rows = self._plan.connected.union(number, rows)
         partitions = self._plan.partitions
