@@ -131,7 +131,8 @@ CHECKPOINT_TIMEOUT = duration(
     600_000,
     "How long the driver waits from the first acknowledgement of an epoch for the last one, before it "
     "reports the checkpoint as aborted and names the missing ones. If they all arrive later, the driver "
-    "publishes the checkpoint, since Spark commits the epoch.",
+    "publishes the checkpoint, since Spark commits the epoch. A run without Spark whose tasks are processes "
+    "ends with an error if they have not all finished an epoch so long after its barriers were sent.",
     low_ms=10,
 )
 CHECKPOINT_INTERVAL = duration(
