@@ -107,7 +107,7 @@ class ParallelJob:
                 running.begin_epoch(epoch)
                 epoch += 1
                 began = time.monotonic()
-            elif is_limited:
+            elif running.is_ending and is_limited:
                 running.check_timeout(epoch)
             if self._stop.requested and self._all_or_nothing:
                 raise KeyboardInterrupt
