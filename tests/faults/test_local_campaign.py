@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from faults.local import plans
-from faults.local.histories import execute, judge_counts, judge_windows
+from faults.local.histories import execute, judge_chain, judge_counts, judge_windows
 from faults.local.program import BEGIN, WINDOW_SECONDS, rows_of
 
 PLAN = plans.Plan(
@@ -19,8 +19,8 @@ PLAN = plans.Plan(
     operator="count",
     channels=(plans.ChannelPlan(50, 5, 0.5, 0, 4), plans.ChannelPlan(70, 1, 0.5, 0, 0)),
     runs=(
-        plans.RunPlan(2, "heap-cow", "unaligned", 0, 10, "kill task", 40),
-        plans.RunPlan(3, "rocksdb", "exactly-once", 0, 50, "end", 0),
+        plans.RunPlan((2, 1), "heap-cow", "unaligned", 0, 10, "kill task", 40, 1),
+        plans.RunPlan((3, 2), "rocksdb", "exactly-once", 0, 50, "end", 0, 0),
     ),
 )
 TWICE = replace(PLAN, runs=(replace(PLAN.runs[0], mode="at-least-once"), PLAN.runs[1]))
@@ -59,6 +59,20 @@ def test_the_model_accepts_counts_that_are_right_and_refuses_lost_doubled_and_di
     ahead = [{**row, "n": row["n"] + 1} for row in rows]
     assert judge_counts(PLAN, ahead), "a row counted twice in the state, and once in the output"
     assert judge_counts(TWICE, ahead) == []
+
+
+def test_the_model_refuses_rows_that_count_twice_in_the_second_operator_of_a_chain():
+    totals: Counter[str] = Counter()
+    rows = []
+    for row in committed_counts():
+        totals[row["channel"]] += 1
+        rows.append({**row, "of_channel": totals[row["channel"]]})
+    assert judge_chain(PLAN, rows) == judge_chain(TWICE, rows) == []
+    ahead = [{**row, "of_channel": row["of_channel"] + 1} for row in rows]
+    assert len(judge_chain(PLAN, ahead)) == 2
+    assert judge_chain(TWICE, ahead) == []
+    behind = [{**row, "of_channel": row["of_channel"] - 1} for row in rows]
+    assert len(judge_chain(TWICE, behind)) == 2
 
 
 def test_the_model_accepts_windows_that_are_right_and_refuses_others():

@@ -32,10 +32,10 @@ def main(arguments: list[str]) -> int:
             seconds = time.monotonic() - began
             logs = [path.read_text(errors="replace") for path in sorted(Path(folder).glob("*.log"))]
         for run in plan.runs:
-            runs[f"{run.mode}, {run.parallelism} tasks, {run.ending}"] += 1
+            runs[f"{run.mode}, {run.tasks} tasks, {run.ending}"] += 1
         failed += bool(problems)
         verdict = "FAILED  " if problems else "survived"
-        how = ", ".join(f"{run.ending} ({run.mode}, {run.parallelism})" for run in plan.runs)
+        how = ", ".join(f"{run.ending} ({run.mode}, {run.tasks})" for run in plan.runs)
         _say(f"history {number:>3}  {verdict}  {seconds:5.1f} s  {plan.operator:<7}  {how}")
         if problems:
             _say(*(f"    {problem}" for problem in problems[:20]), *logs)

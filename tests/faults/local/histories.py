@@ -30,8 +30,7 @@ def execute(plan: Plan, folder: Path) -> list[str]:
         problems += [f"run {number}: {problem}" for problem in _execute_run(folder, number, run)]
     out = folder / "out"
     committed = pq.read_table(out).to_pylist() if out.exists() else []
-    judge = judge_counts if plan.operator == "count" else judge_windows
-    return problems + judge(plan, committed)
+    return problems + JUDGES[plan.operator](plan, committed)
 
 
 def _execute_run(folder: Path, number: int, run: RunPlan) -> list[str]:
@@ -116,6 +115,20 @@ def judge_counts(plan: Plan, committed: Sequence[dict[str, Any]]) -> list[str]:
     return problems
 
 
+def judge_chain(plan: Plan, committed: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what is wrong with the committed rows of a chain whose second operator counts by channel."""
+    problems = judge_counts(plan, committed)
+    for place, channel in enumerate(plan.channels):
+        counts = sorted(row["of_channel"] for row in committed if row["channel"] == str(place))
+        if plan.exactly_once and counts != list(range(1, channel.rows + 1)):
+            problems.append(f"the counts of channel {place} are not 1 to {channel.rows}: {counts}")
+        elif max(counts, default=0) < channel.rows:
+            problems.append(
+                f"the count of channel {place} ends at {max(counts, default=0)} of {channel.rows}"
+            )
+    return problems
+
+
 def judge_windows(plan: Plan, committed: Sequence[dict[str, Any]]) -> list[str]:
     """Return what is wrong with the committed windows."""
     expected: Counter[tuple[str, int]] = Counter()
@@ -133,3 +146,6 @@ def judge_windows(plan: Plan, committed: Sequence[dict[str, Any]]) -> list[str]:
         if found[place] < expected[place] or (plan.exactly_once and found[place] > expected[place]):
             problems.append(f"the window {place} has {found[place]} rows of {expected[place]}")
     return problems
+
+
+JUDGES = {"count": judge_counts, "windows": judge_windows, "chain": judge_chain}

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 BACKENDS = ("heap-cow", "nested-map", "rocksdb", "spillable")
-OPERATORS = ("count", "windows")
+#: The last one is two operators, of which the second one reads the rows of the first.
+OPERATORS = ("count", "windows", "chain")
 MODES = ("exactly-once", "at-least-once", "unaligned")
 #: How a run ends: by itself, at the kill of a task or of the program, or at Ctrl-C.
 ENDINGS = ("end", "kill task", "kill program", "interrupt")
@@ -48,22 +49,31 @@ class RunPlan:
 
     Attributes
     ----------
-    parallelism : int
+    parallelism : tuple of int
+        Of each operator.
     backend, mode : str
     alignment_timeout_ms, interval_ms : int
     ending : str
         One of `ENDINGS`.
     at : int
         The row of the first channel at which a task is killed; else milliseconds from the first row on.
+    killed : int
+        The operator whose task is killed.
     """
 
-    parallelism: int
+    parallelism: tuple[int, ...]
     backend: str
     mode: str
     alignment_timeout_ms: int
     interval_ms: int
     ending: str
     at: int
+    killed: int
+
+    @property
+    def tasks(self) -> str:
+        """How many tasks each operator has."""
+        return "+".join(map(str, self.parallelism))
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ class Plan:
     @property
     def exactly_once(self) -> bool:
         """Whether no row may count twice."""
-        return all(run.mode != "at-least-once" or run.parallelism == 1 for run in self.runs)
+        return all(run.mode != "at-least-once" or max(run.parallelism) == 1 for run in self.runs)
 
     def to_json(self) -> str:
         """Return the plan as `from_json` reads it."""
@@ -90,7 +100,11 @@ class Plan:
         """Return a plan that was written as JSON."""
         body: dict[str, Any] = json.loads(text)
         channels = tuple(ChannelPlan(**channel) for channel in body.pop("channels"))
-        return cls(channels=channels, runs=tuple(RunPlan(**run) for run in body.pop("runs")), **body)
+        return cls(channels=channels, runs=tuple(map(_run, body.pop("runs"))), **body)
+
+
+def _run(body: dict[str, Any]) -> RunPlan:
+    return RunPlan(parallelism=tuple(body.pop("parallelism")), **body)
 
 
 def plan_of(seed: int, number: int) -> Plan:
@@ -108,17 +122,20 @@ def plan_of(seed: int, number: int) -> Plan:
     )
     # Half of the histories guarantee that each row counts once.
     modes = rng.choice((MODES, ("exactly-once", "unaligned")))
+    operator = rng.choice(OPERATORS)
+    operators = 2 if operator == "chain" else 1
     endings = [rng.choice(ENDINGS[1:]) for _ in range(rng.randrange(1, 4))]
     runs = tuple(
         RunPlan(
-            parallelism=rng.choice((1, 2, 2, 3)),
+            parallelism=tuple(rng.choice((1, 2, 2, 3)) for _ in range(operators)),
             backend=rng.choice(BACKENDS),
             mode=rng.choice(modes),
             alignment_timeout_ms=rng.choice((0, 0, 20)),
             interval_ms=rng.choice((20, 100, 300)),
             ending=ending,
             at=rng.randrange(channels[0].rows) if ending == "kill task" else rng.randrange(50, 800),
+            killed=rng.randrange(operators),
         )
         for ending in [*endings, "end"]
     )
-    return Plan(seed, number, rng.choice(OPERATORS), channels, runs)
+    return Plan(seed, number, operator, channels, runs)

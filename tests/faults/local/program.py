@@ -38,6 +38,7 @@ SCHEMA = pa.schema(
     ]
 )
 COUNTED = "key string, channel string, number long, n long, ordered boolean"
+CHAINED = f"{COUNTED}, of_channel long"
 
 
 class Row(NamedTuple):
@@ -99,20 +100,28 @@ class _Channel:
         self._next = offset
 
 
-class Counting(KeyedProcessFunction):
-    """Counts the rows of a key, and notes whether those of each channel come in order; may kill its task."""
-
-    n = ValueState("n", INT64, default=0)
-    last = MapState("last", STRING, INT64)
+class Killing(KeyedProcessFunction):
+    """Kills its task once, at a row of the first channel."""
 
     def __init__(self, kill_at: int | None, killed: Path) -> None:
         self._kill_at = kill_at
         self._killed = killed
 
-    def process(self, row: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+    def kill_at(self, row: Any) -> None:
+        """Kill the task if it is the row at which it dies."""
         if row.channel == "0" and row.number == self._kill_at and not self._killed.exists():
             self._killed.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Counting(Killing):
+    """Counts the rows of a key, and notes whether those of each channel come in order."""
+
+    n = ValueState("n", INT64, default=0)
+    last = MapState("last", STRING, INT64)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        self.kill_at(row)
         if row.process_ms:
             time.sleep(row.process_ms / 1000.0)
         last = self.last.get(row.channel)
@@ -121,12 +130,26 @@ class Counting(KeyedProcessFunction):
         yield ctx.key, row.channel, row.number, self.n.value(), last is None or last < row.number
 
 
+class Following(Killing):
+    """Counts rows that another operator yields by channel, and notes whether those of a key come in order."""
+
+    n = ValueState("n", INT64, default=0)
+    last = MapState("last", STRING, INT64)
+
+    def process(self, row: Any, ctx: Any) -> Iterator[tuple[Any, ...]]:
+        self.kill_at(row)
+        last = self.last.get(row.key)
+        self.last.put(row.key, row.n)
+        self.n.update(self.n.value() + 1)
+        ordered = row.ordered and (last is None or last < row.n)
+        yield row.key, ctx.key, row.number, row.n, ordered, self.n.value()
+
+
 def main(folder: Path, number: int) -> None:
     """Execute one run of the plan in a folder."""
     plan = Plan.from_json((folder / "plan.json").read_text())
     run = plan.runs[number]
     config = {
-        "parallelism": run.parallelism,
         "backend": run.backend,
         "checkpoint.dir": str(folder / "checkpoints"),
         "checkpoint.interval": run.interval_ms,
@@ -134,14 +157,19 @@ def main(folder: Path, number: int) -> None:
         "checkpoint.alignment-timeout": run.alignment_timeout_ms,
         "max-parallelism": 16,
     }
+    first, *second = ({**config, "parallelism": parallelism} for parallelism in run.parallelism)
+    killed = folder / f"killed-{number}"
+    kill_at = [run.at if (run.ending, run.killed) == ("kill task", place) else None for place in range(2)]
     source = Source(plan, folder / f"began-{number}")
     event_time = EventTime("ts", delay=f"{max(channel.disorder for channel in plan.channels)} s")
-    rows = keyed(source, "key", uid=plan.operator, config=config, event_time=event_time)
-    if plan.operator == "count":
-        kill_at = run.at if run.ending == "kill task" else None
-        result = rows.process(Counting(kill_at, folder / f"killed-{number}"), COUNTED)
-    else:
+    rows = keyed(source, "key", uid=plan.operator, config=first, event_time=event_time)
+    if plan.operator == "windows":
         result = rows.window(Tumbling.of(f"{WINDOW_SECONDS} s")).aggregate(n=count())
+    else:
+        result = rows.process(Counting(kill_at[0], killed), COUNTED)
+    if plan.operator == "chain":
+        by_channel = keyed(result, "channel", uid="following", config=second[0])
+        result = by_channel.process(Following(kill_at[1], killed), CHAINED)
     if run.ending == "end":
         result = result.drain()
     result.write_parquet(folder / "out")
