@@ -7,7 +7,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.framework.local.functions import (
 )
 
 from keyedstate.aggregates import count
+from keyedstate.checkpoint import AttemptManifest, CheckpointStorage, OperatorFolder
 from keyedstate.errors import CheckpointTimeoutError, SubtaskFailedError
 from keyedstate.local import ResultStream, connect, keyed
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedProcessFunction
@@ -301,6 +302,74 @@ def test_rows_count_once_in_all_operators_after_a_task_of_one_was_killed(
         assert not expected - found
     else:
         assert found == expected
+
+
+class Slower(Count):
+    """Counts, and takes long for it while a file exists."""
+
+    def __init__(self, slow: Path) -> None:
+        self._slow = slow
+
+    def process(self, row, ctx):
+        if self._slow.exists():
+            time.sleep(0.01)
+        yield from super().process(row, ctx)
+
+
+class Paced(Channels):
+    """A channel that needs a moment for each batch, so that there are several checkpoints."""
+
+    def channels(self):
+        (channel,) = super().channels()
+        read = channel.read
+
+        def paced():
+            time.sleep(0.002)
+            return read()
+
+        channel.read = paced
+        return [channel]
+
+
+class Failed(Exception):
+    """The program has failed."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tasks_later", [1, 3])
+def test_rows_between_two_operators_are_part_of_an_unaligned_checkpoint(tmp_path, config, tasks_later):
+    """BAR-03: the checkpoint does not wait until the second operator has processed them."""
+    config |= {"checkpoint.mode": "unaligned", "checkpoint.interval": 20}
+    users = [f"u{number % 50}" for number in range(1000)]
+    rows = events(users)
+    batches = Paced([rows.slice(start, 5) for start in range(0, 1000, 5)])
+    slow = tmp_path / "slow"
+    slow.touch()
+    found: dict[int, Counter[tuple[int, int]]] = {}
+
+    def run(number: int) -> None:
+        by_user = keyed(batches, "user", uid="first", config=tasks(2, config))
+        by_count = keyed(by_user.process(Count(), COUNTS), "n", uid="second", config=tasks(number, config))
+        by_count.process(Slower(slow), "n long, users long").for_each(note)
+
+    def note(table: pa.Table, epoch: int) -> None:
+        found[epoch] = Counter(zip(*table.to_pydict().values(), strict=True))
+        if epoch == 2 and slow.exists():
+            slow.unlink()
+            raise Failed
+
+    with pytest.raises(Failed):
+        run(2)
+    parts = _parts_of_checkpoint(config, "second", 1)
+    assert any(part.operator_state is not None for part in parts), "rows were in flight"
+    run(tasks_later)
+    assert sum(found.values(), Counter()) == _users_by_count(users)
+
+
+def _parts_of_checkpoint(config: dict[str, object], uid: str, epoch: int) -> Sequence[AttemptManifest]:
+    metadata = OperatorFolder(CheckpointStorage.open(config["checkpoint.dir"]), uid).read_metadata(epoch)
+    assert metadata is not None
+    return metadata.parts
 
 
 class Gone(Count):

@@ -107,8 +107,11 @@ class ParallelJob:
                 running.begin_epoch(epoch)
                 epoch += 1
                 began = time.monotonic()
-            elif running.is_ending and is_limited:
-                running.check_timeout(epoch)
+            elif running.is_ending and is_limited and checkpoints is not None:
+                late = running.late(epoch)
+                if late is not None:
+                    checkpoints.expire()
+                    raise late
             if self._stop.requested and self._all_or_nothing:
                 raise KeyboardInterrupt
             if not running.is_ending:
@@ -227,20 +230,16 @@ class _Running:
         self.is_ending = True
         self._patience = _Patience()
 
-    def check_timeout(self, epoch: int) -> None:
-        """Raise an error if the subtasks take too long to finish an epoch.
-
-        Raises
-        ------
-        CheckpointTimeoutError
-        """
+    def late(self, epoch: int) -> CheckpointTimeoutError | None:
+        """Return an error if the subtasks take too long to finish an epoch."""
         waited_ms = self._patience.waited_ms()
         for operator in self._operators.values():
             timeout_ms = operator.plan.config[CHECKPOINT_TIMEOUT]
             if operator.unfinished and waited_ms > timeout_ms:
                 numbers = [subtask.number for subtask in operator.unfinished]
                 name, count = operator.plan.name, len(operator.subtasks)
-                raise CheckpointTimeoutError(name, epoch, numbers, count, timeout_ms)
+                return CheckpointTimeoutError(name, epoch, numbers, count, timeout_ms)
+        return None
 
     def begin_epoch(self, published: int) -> None:
         """Let the subtasks begin the next epoch, when the checkpoint of the last one is published."""

@@ -12,6 +12,7 @@ from keyedstate.checkpoint import (
     OperatorFolder,
     metrics_of_checkpoint,
 )
+from keyedstate.checkpoint.format.snapshot_report import FailureReason
 from keyedstate.checkpoint.protocol.operator_folder import SET_BACK
 from keyedstate.epoch.notification.plugin_listener import PluginListener
 from keyedstate.epoch.notification.reporters import reporters_of
@@ -58,16 +59,15 @@ class Checkpoints:
         self.identity = RunIdentity(_query_id(list(self._folders.values())), uuid.uuid4().hex)
         published = [epoch for folder in self._folders.values() for epoch in folder.checkpoints()]
         self.epoch = max(published, default=-1) + 1
-        self._coordinators = {
-            folder.uid: CheckpointCoordinator(
-                folder,
-                _Listener(folder, plan.config),
-                plan.config[CHECKPOINT_RETAINED],
-                plan.config[CHECKPOINT_TIMEOUT],
-            )
-            for plan in plans
-            if (folder := plan.folder) is not None
-        }
+        self._listeners: list[_Listener] = []
+        self._coordinators: dict[str, CheckpointCoordinator] = {}
+        for plan in plans:
+            if (folder := plan.folder) is not None:
+                listener = _Listener(folder, plan.config)
+                self._listeners.append(listener)
+                self._coordinators[folder.uid] = CheckpointCoordinator(
+                    folder, listener, plan.config[CHECKPOINT_RETAINED], plan.config[CHECKPOINT_TIMEOUT]
+                )
 
     def begun(self, restored: CheckpointMetadata | None) -> Restored:
         """Return how the run begins, after all of its tasks have claimed the folders.
@@ -107,6 +107,11 @@ class Checkpoints:
         for acknowledgement in finished:
             self._coordinators[acknowledgement.identity.uid].acknowledge(acknowledgement)
         self.epoch += 1
+
+    def expire(self) -> None:
+        """Notify plugins that the epoch has no checkpoint, since its tasks have taken too long."""
+        for listener in self._listeners:
+            listener.aborted(self.epoch, FailureReason.EXPIRED)
 
     def drain(self) -> None:
         """Wait for clean-up and plugins that are notified."""
