@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,25 @@ def test_the_watermark_is_that_of_the_slowest_channel(config):
     assert sum(found["n"]) == 100 + 40
     assert sorted(set(found["window_start"])) == [minute(n) for n in range(0, 100, 20)]
     assert found["n"] == [14] * 10
+
+
+class Behind(KeyedProcessFunction):
+    """Takes long for a row, and yields whether the watermark has passed it."""
+
+    def process(self, row, ctx):
+        time.sleep(0.3)
+        yield ctx.key, int(ctx.timestamp <= ctx.watermark)
+
+
+def test_a_channel_whose_rows_wait_for_room_is_not_idle(config):
+    """WM-02: its next rows are not late."""
+    large = [
+        pa.table({"user": ["a"], "ts": [minute(number)], "text": ["x" * 500_000]}) for number in range(10)
+    ]
+    ahead = pa.table({"user": ["a"], "ts": [minute(1000)], "text": [""]})
+    by_minute = EventTime("ts", delay="0 s", idle="200 ms")
+    stream = keyed(Channels(large, [ahead]), "user", uid="w", config={**config, **TWO}, event_time=by_minute)
+    assert sum(stream.process(Behind(), COUNTS).to_table()["n"].to_pylist()) == 0
 
 
 def test_timers_fire_in_the_task_of_their_key(config):
