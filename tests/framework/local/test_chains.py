@@ -262,6 +262,37 @@ def test_each_operator_may_have_another_number_of_tasks_in_each_run(config):
         assert Counter(found) == _users_by_count(users) - before
 
 
+class Unequal(Stamped):
+    """Takes longer for some keys, so that one task is behind the others."""
+
+    def process(self, row, ctx):
+        if ctx.key == "u0":
+            time.sleep(0.02)
+        yield from super().process(row, ctx)
+
+
+@pytest.mark.slow
+def test_time_continues_in_an_operator_over_another_one_with_any_number_of_tasks(config):
+    """No row of a task that is behind the others is late in a later run."""
+    by_minute = EventTime("ts", delay="0 s")
+    batches: list[pa.Table] = []
+    found: Counter[Any] = Counter()
+    for run, parallelism in enumerate([(2, 2), (1, 1), (3, 1), (2, 1)]):
+        begin = 100 * run
+        users = [f"u{number % 9}" for number in range(10)]
+        batches += [events(users, range(minute_, minute_ + 10)) for minute_ in range(begin, begin + 100, 10)]
+        first, second = (tasks(number, config) for number in parallelism)
+        by_user = keyed(Channels(batches), "user", uid="a", config=first, event_time=by_minute)
+        stamped = by_user.process(Unequal(), "user string, n long, ts timestamp")
+        windows = keyed(stamped, "user", uid="b", config=second, event_time=by_minute).window(
+            Tumbling.of("5 minutes")
+        )
+        rows = windows.aggregate(rows=count())
+        for window in rows.drain() if run == 3 else rows:
+            found[window.user] += window.rows
+    assert found == Counter(user for batch in batches for user in batch["user"].to_pylist())
+
+
 class KillsItself(Count):
     """Counts, and kills its process once when a key has had so many rows."""
 

@@ -119,6 +119,27 @@ def test_the_watermark_moves_with_the_rows_and_drops_late_ones(config: dict[str,
     assert plain(found) == [("a", minute(0), minute(5), 1)]
 
 
+def test_a_channel_that_was_behind_at_the_end_of_a_run_has_no_late_rows_in_the_next(
+    config: dict[str, object],
+):
+    class Two:
+        schema = events("a").schema
+
+        def __init__(self, batches: int) -> None:
+            self._batches = batches
+
+        def channels(self):
+            fast, slow = [events("a", [60]), events("a", [120])], [events("a", [10]), events("a", [70])]
+            return [_Batches(fast[: self._batches], "fast"), _Batches(slow[: self._batches], "slow")]
+
+    def run(batches: int) -> ResultStream:
+        stream = keyed(Two(batches), "user", uid="two", config=config, event_time=BY_MINUTE)
+        return stream.window(Tumbling.of("5 minutes")).aggregate(n=count())
+
+    assert [begin for _, begin, _, _ in plain(run(1))] == [minute(10)]
+    assert [begin for _, begin, _, _ in plain(run(2).drain())] == [minute(60), minute(70), minute(120)]
+
+
 def test_the_watermark_of_several_channels_is_the_least_and_survives_a_restart(config: dict[str, object]):
     class Two:
         """A channel that is far ahead, and one that is behind it and gets its last row in the second run."""

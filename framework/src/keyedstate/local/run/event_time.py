@@ -38,25 +38,20 @@ class OperatorTime:
         self._unfinished: dict[tuple[int, str], dict[str, int]] = {}
 
     def add_channel(self, number: int, channel: str, stored: Mapping[str, int], now: int) -> None:
-        """Add a channel, with the event times of its position; it was not idle while nothing ran."""
+        """Add a channel, with the event times of its position; it was not idle while nothing ran.
+
+        It holds back a watermark that was restored, also where it had ended and is behind: it may have new
+        rows, which other channels would leave behind.
+        """
         if not self._event_times:
             return
+        least = BEFORE_TIME
+        if self._watermark != BEFORE_TIME:
+            # The event time from which this watermark follows.
+            least = self._watermark + (self._event_times[number].delay_ms or 0) + 1
         times = stored or ({} if self._event_times[number].inputs else {_ALL: BEFORE_TIME})
         for name, time in times.items():
-            self._seen[number, channel, name] = InputTime(time, now)
-
-    def add_upstream(self, number: int, channel: str, stored: Mapping[str, int], now: int) -> None:
-        """Add a channel from a subtask of another operator.
-
-        It holds back the watermark that is restored: which rows this subtask yields next is not known.
-        """
-        self.add_channel(number, channel, stored, now)
-        if not self._event_times or self._watermark == BEFORE_TIME:
-            return
-        of_watermark = self._watermark + (self._event_times[number].delay_ms or 0) + 1
-        for place, seen in self._seen.items():
-            if place[:2] == (number, channel):
-                self._seen[place] = InputTime(max(seen.largest_event_time, of_watermark), now)
+            self._seen[number, channel, name] = InputTime(max(time, least), now)
 
     def saw(
         self, number: int, channel: str, batch: pa.RecordBatch, now: int, *, more_follow: bool = False

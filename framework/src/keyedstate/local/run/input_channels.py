@@ -83,7 +83,7 @@ class InputChannels:
         now = self._clock()
         for number, name in self.upstream:
             position = positions.get(str(number + 1), {}).get(_UPSTREAM)
-            self._time.add_upstream(number, name, _times(position), now)
+            self._time.add_channel(number, name, _times(position), now)
         for number, channel in self._channels:
             position = positions.get(str(number + 1), {}).get(channel.name)
             if position is not None:
