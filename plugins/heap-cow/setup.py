@@ -88,7 +88,9 @@ def extensions() -> list[Extension]:
         )
         forget_compiled_form()
         return []
-    arguments = ["-O3"] if os.name == "posix" else []
+    # Not over a level of the user's, which would come before this one and lose.
+    given = "-O" in os.environ.get("CFLAGS", "")
+    arguments = ["-O3"] if os.name == "posix" and not given else []
     return [
         # Optional: an editable installation copies what is not, whether it was compiled or not.
         Extension(
