@@ -88,7 +88,7 @@ def test_files_of_a_folder_are_read_in_the_order_of_their_names(tmp_path: Path, 
     assert [user for users in read for user in users] == list("abcab")
 
 
-@pytest.mark.parametrize("before", ["", "\n", "  \n", "\r\n\n"])
+@pytest.mark.parametrize("before", ["", "\n", "  \n", "\r\n\n", "\ufeff\n"])
 def test_a_json_file_whose_only_newlines_are_before_its_line_is_read(tmp_path: Path, before: str):
     (tmp_path / "1.json").write_text(before + '{"user": "a"}', newline="")
     dataset = ds.dataset(tmp_path, format="json", schema=pa.schema({"user": pa.string()}))
@@ -107,7 +107,7 @@ def test_a_json_file_of_one_line_without_a_final_newline_is_read(tmp_path: Path,
     assert plain(keyed(dataset, "user", "x").aggregate(n=count())) == [("a", 1, 1), ("b", 2, 1)]
 
 
-@pytest.mark.parametrize("content", ["", "\n \n"])
+@pytest.mark.parametrize("content", ["", "\n \n", "\ufeff"])
 @pytest.mark.parametrize("format", ["csv", "json"])
 def test_a_file_without_content_has_no_rows(tmp_path: Path, format: str, content: str):
     """Writers that had no rows leave such files, and pyarrow.dataset refuses them."""

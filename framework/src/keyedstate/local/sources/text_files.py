@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from typing import Any
 
 import pyarrow as pa
@@ -23,9 +24,11 @@ def readable(fragment: Any) -> Any:
     with fragment.filesystem.open_input_stream(fragment.path, compression="detect") as file:
         # Most files have a newline behind their first line in the first part: no other part is read.
         while part := file.read(_CHUNK):
+            if not content:
+                part = part.removeprefix(BOM_UTF8)
             if b"\n" in (part if has_begun else part.lstrip()):
                 return fragment
-            has_begun = has_begun or not part.isspace()
+            has_begun = has_begun or bool(part.strip())
             content += part
             if has_begun and kind == "csv":
                 return fragment
