@@ -88,8 +88,8 @@ def transfer(
             raise running.first_error
         return [future.result() for future in futures]
     except BaseException:
-        running.stop.set()
-        _shut_down_whatever_comes(pool)
+        running.end_whatever_comes()
+        pool.shutdown(cancel_futures=True)
         for path in running.copied:
             # What cannot be deleted stays, since another error is being reported.
             with contextlib.suppress(StorageError):
@@ -113,27 +113,50 @@ class _Transfer:
         self._target = target
         self._progress = progress
         self._cancelled = cancelled
-        self._lock = threading.Lock()
+        #: Of the number of files that are being copied.
+        self._lock = threading.Condition()
+        self._running = 0
         self.first_error: BaseException | None = None
         self.copied: list[str] = []
         self.stop = threading.Event()
 
     def copy(self, file: FileCopy) -> CopiedFile:
         """Copy one file; its thread's first error stops the others."""
+        with self._lock:
+            self._check_stop()
+            self._running += 1
         try:
             copied = self._target.retry.call(
                 lambda: self._copy_once(file),
                 f"copy {self._source.location(file.source)}",
                 lambda error: isinstance(error, StorageError) and error.restartable,
             )
+            with self._lock:
+                self.copied.append(file.target)
+            return copied
         except BaseException as error:
             with self._lock:
                 self.first_error = self.first_error or error
             self.stop.set()
             raise
-        with self._lock:
-            self.copied.append(file.target)
-        return copied
+        finally:
+            with self._lock:
+                self._running -= 1
+                self._lock.notify_all()
+
+    def end_whatever_comes(self) -> None:
+        """Stop and await running copies, whose files are deleted next, even if the user presses Ctrl-C again.
+
+        The pool does not know a thread whose start was interrupted.
+        """
+        while True:
+            try:
+                with self._lock:
+                    self.stop.set()
+                    self._lock.wait_for(lambda: not self._running)
+                return
+            except KeyboardInterrupt:
+                continue
 
     def _copy_once(self, file: FileCopy) -> CopiedFile:
         source = self._source.open_input(file.source)
@@ -172,16 +195,3 @@ class _Transfer:
         if self._progress is not None and count:
             with self._lock:
                 self._progress(count)
-
-
-def _shut_down_whatever_comes(pool: ThreadPoolExecutor) -> None:
-    """Wait for running copies even where the user presses Ctrl-C again: their files are yet to be deleted.
-
-    This asks the pool, since an interrupt during submission loses futures.
-    """
-    while True:
-        try:
-            pool.shutdown(cancel_futures=True)
-            return
-        except KeyboardInterrupt:
-            continue
