@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -66,6 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["TMPDIR"] = str(SHARED_MEMORY)
         tempfile.tempdir = None
     os.environ.setdefault("JDK_JAVA_OPTIONS", fast_start())
+    # A shell lets what it starts in the background ignore Ctrl-C, and so would all processes of the tests.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         for name in ("COLUMNS", "LINES"):
             os.environ.pop(name, None)

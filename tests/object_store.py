@@ -72,7 +72,11 @@ class ObjectStore:
 
     def requests(self) -> list[str]:
         """Return the requests since the last call, each as ``GET /bucket/key``."""
-        text = self._log.read_text(errors="replace")
+        # The server's threads log when they can: until nothing is added for a while.
+        text, before = self._log.read_text(errors="replace"), ""
+        while text != before:
+            time.sleep(0.05)
+            text, before = self._log.read_text(errors="replace"), text
         new, self._read = text[self._read :], len(text)
         found = re.findall(r'"([A-Z]+ /\S*) HTTP/', new)
         return [line for line in found if "/moto-api/" not in line and line != f"PUT /{BUCKET}"]

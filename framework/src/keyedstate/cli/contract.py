@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -76,8 +77,10 @@ def contract(
 
     out = console()
     columns = BarColumn(30), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}")
-    with Progress(*columns, console=out, transient=True, disable=not out.is_terminal) as bar:
-        task = bar.add_task("", total=None)
+    bar = Progress(*columns, console=out, transient=True)
+    task = bar.add_task("", total=None)
+    # Elsewhere than on a terminal, the bar of an older rich ends with a newline.
+    with bar if out.is_terminal else nullcontext():
 
         def follow(ended: Sequence[Outcome], test: str, total: int) -> None:
             bar.update(task, advance=len(ended), description=test, total=total or None)

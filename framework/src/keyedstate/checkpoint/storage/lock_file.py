@@ -62,7 +62,9 @@ def holders(descriptor: int) -> str:
 def _described(process: int) -> str:
     folder = Path(f"/proc/{process}")
     with contextlib.suppress(OSError):
-        command = " ".join(folder.joinpath("cmdline").read_text(errors="replace").split("\0")).strip()
+        program, *arguments = folder.joinpath("cmdline").read_text(errors="replace").split("\0")
+        # The folder of an interpreter may be longer than all that is shown.
+        command = " ".join([Path(program).name, *arguments]).strip()
         return f"the process {process} of {_user(folder.stat().st_uid)} ({command[:_MAX_COMMAND]})"
     return f"the process {process}"
 
