@@ -7,6 +7,7 @@ starts in half of the time.
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,24 +21,37 @@ _OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 
 def fast_start() -> str:
     """Return the options with which Java starts fast."""
-    return f"{_OPTIONS} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else _OPTIONS
+    has_archive = ARCHIVE.exists() and ARCHIVE.stat().st_size > 0
+    return f"{_OPTIONS} -XX:SharedArchiveFile={ARCHIVE}" if has_archive else _OPTIONS
 
 
 def main() -> None:
-    """Run a streaming job and a batch query, and write the archive."""
+    """Write the archive; an empty file where Java cannot."""
+    with tempfile.TemporaryDirectory() as folder:
+        written = Path(folder, "classes.jsa")
+        archiving = f"-XX:ArchiveClassesAtExit={written}"
+        # Some installations lack the archive of Java's own classes, and then Java does not start with this.
+        java = [str(Path(os.environ["JAVA_HOME"], "bin", "java")), archiving, "-Xlog:disable", "-version"]
+        if subprocess.run(java, capture_output=True, check=False).returncode == 0:
+            os.environ["JDK_JAVA_OPTIONS"] = f"{_OPTIONS} {archiving}"
+            os.environ["PYSPARK_PYTHON"] = sys.executable
+            _run_a_job(Path(folder))
+        # Java would believe half of a file.
+        whole = ARCHIVE.with_suffix(".new")
+        whole.write_bytes(written.read_bytes() if written.exists() else b"")
+        whole.replace(ARCHIVE)
+
+
+def _run_a_job(folder: Path) -> None:
+    """Run a streaming job and a batch query, until Java has ended."""
     from limited_job import run
     from pyspark import SparkContext
 
-    with tempfile.TemporaryDirectory() as folder:
-        written = Path(folder, "classes.jsa")
-        os.environ["JDK_JAVA_OPTIONS"] = f"{_OPTIONS} -XX:ArchiveClassesAtExit={written}"
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-        run(Path(folder), "heap-cow")
-        # Java ends with its standard input, and writes the file then.
-        java = SparkContext._gateway.proc
-        java.stdin.close()
-        java.wait()
-        ARCHIVE.write_bytes(written.read_bytes())
+    run(folder, "heap-cow")
+    java = SparkContext._gateway.proc
+    # Java ends with its standard input.
+    java.stdin.close()
+    java.wait()
 
 
 if __name__ == "__main__":
