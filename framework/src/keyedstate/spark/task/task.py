@@ -109,7 +109,7 @@ class OperatorPlan:
             else:
                 yield from self._run_epoch(self.acknowledging, batches)
         except KeyedStateError as error:
-            raise with_report(error, self._uid) from None
+            raise with_report(error, self._uid).with_traceback(None) from None
         spare_the_collector()
 
     def _run_bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -142,7 +142,7 @@ class OperatorPlan:
                         pass
                 return save(partition, backend, states, operator)
         except KeyedStateError as error:
-            raise with_report(error, self._uid) from None
+            raise with_report(error, self._uid).with_traceback(None) from None
 
     def _partition_of(self, batches: Iterator[pa.RecordBatch]) -> tuple[int | None, Iterator[pa.RecordBatch]]:
         """Return the partition that rows of a bounded input belong to, None without rows, and all rows."""
