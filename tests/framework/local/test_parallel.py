@@ -276,6 +276,28 @@ def test_a_task_that_is_killed_again_before_the_next_checkpoint_ends_the_run(tmp
     assert found == sorted((f"u{number % 7}", number // 7 + 1) for number in range(500))
 
 
+class KillsItselfAtTheEnd(Count):
+    """Kills its process in `close`, once."""
+
+    def __init__(self, marker: Path) -> None:
+        self._marker = marker
+
+    def close(self):
+        if self._marker.exists():
+            self._marker.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_task_that_is_killed_after_the_last_checkpoint_loses_no_row(tmp_path, config, caplog):
+    marker = tmp_path / "marker"
+    marker.touch()
+    stream = keyed(events("a"), "user", uid="counts", config={**config, "parallelism": 2})
+    found = stream.process(KillsItselfAtTheEnd(marker), COUNTS).to_table()
+    assert not marker.exists()
+    assert found.to_pylist() == [{"user": "a", "n": 1}]
+    assert "failed after the last checkpoint: its process was killed by signal 9." in caplog.text
+
+
 class RatedUntilKilled(Rated):
     """Kills its process once."""
 

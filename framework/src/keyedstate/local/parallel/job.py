@@ -13,13 +13,14 @@ checkpoint is published, and they begin the next epoch.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Generator, Iterator
 
 import pyarrow as pa
 
 from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata
-from keyedstate.errors import CheckpointTimeoutError
+from keyedstate.errors import CheckpointTimeoutError, SubtaskFailedError
 from keyedstate.local.channels import Barrier
 from keyedstate.local.parallel.connection import wait
 from keyedstate.local.parallel.feed import Feed
@@ -33,6 +34,8 @@ from keyedstate.local.run.operator_task import RunIdentity
 from keyedstate.local.run.stop_request import StopRequest
 from keyedstate.options import CHECKPOINT_TIMEOUT
 from keyedstate.runtime.timers import AtEnd
+
+_log = logging.getLogger(__name__)
 
 #: Seconds to wait where no channel has rows and nothing arrives.
 _PAUSE = 0.005
@@ -251,7 +254,18 @@ class _Running:
         """Wait until all subtasks have closed their functions; raises what one of them raised."""
         for operator in self._operators.values():
             for subtask in operator.subtasks:
-                subtask.next(Closed)
+                try:
+                    subtask.next(Closed)
+                except SubtaskFailedError as error:
+                    if not self._chain.keeps_state:
+                        raise
+                    # All rows are in the last checkpoint: a run that starts again from it would yield none.
+                    _log.warning(
+                        "subtask %d of %r failed after the last checkpoint: %s. No row is lost.",
+                        error.subtask,
+                        error.operator,
+                        error.reason,
+                    )
 
     def close(self) -> None:
         """End the processes."""
