@@ -30,7 +30,11 @@ from keyedstate.aggregates import count
 from keyedstate.checkpoint import AttemptManifest, CheckpointStorage, OperatorFolder
 from keyedstate.errors import CheckpointTimeoutError, SubtaskFailedError
 from keyedstate.local import ResultStream, connect, keyed
-from keyedstate.runtime import KeyedCoProcessFunction, KeyedProcessFunction
+from keyedstate.runtime import (
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+)
 from keyedstate.time import EventTime
 from keyedstate.windows import Tumbling
 
@@ -118,6 +122,27 @@ def test_rows_of_another_operator_meet_those_of_a_source_and_broadcast_ones():
     both = connect(keyed(orders, "order"), keyed(amounts, "order"), config=tasks(2))
     matched = both.process(InCents(), "order string, item string, cents long")
     assert plain(matched) == sorted((f"o{n}", f"item {n}", 200 * n) for n in range(30))
+
+
+class Passed(KeyedBroadcastProcessFunction):
+    """Answers each row of the broadcast side with itself."""
+
+    def process_broadcast(self, row, ctx):
+        yield row.currency, row.amount
+
+    def process(self, row, ctx):
+        yield ctx.key, row.amount
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_an_operator_has_its_broadcast_rows_before_rows_of_another_one(parallelism):
+    """Also before those with which the other one answers its own broadcast rows."""
+    config, columns = tasks(parallelism), "currency string, amount double"
+    first = keyed([{"currency": "usd", "amount": 1.0}], "currency", config=config)
+    passed = first.broadcast([{"currency": "eur", "amount": 3.0}]).process(Passed(), columns)
+    second = keyed(passed, "currency", config=config).broadcast([{"currency": "eur", "rate": 2.0}])
+    # Each task of the first operator has all rows of its broadcast side.
+    assert plain(second.process(Rated(), columns)) == [("eur", 6.0)] * parallelism + [("usd", 0.0)]
 
 
 def test_side_outputs_are_rows_of_the_next_operator():

@@ -74,7 +74,8 @@ class Job:
             running = _Running(operators, self._chain.receivers)
             restored = operators[self._chain.plans[-1]].restored
             yield Restored() if checkpoints is None else checkpoints.begun(restored)
-            for operator in operators.values():
+            # An operator has its broadcast rows and rows in flight before those that another one yields.
+            for operator in reversed(operators.values()):
                 yield from running.passed_on(operator, operator.begin())
             if checkpoints is None:
                 for batches in running.steps():
