@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -35,7 +35,9 @@ from keyedstate.runtime import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
 )
+from keyedstate.state import ValueState
 from keyedstate.time import EventTime
+from keyedstate.types import INT64, PickledSerializer
 from keyedstate.windows import Tumbling
 
 MODES = ("exactly-once", "at-least-once", "unaligned")
@@ -426,6 +428,60 @@ def _parts_of_checkpoint(config: dict[str, object], uid: str, epoch: int) -> Seq
     metadata = OperatorFolder(CheckpointStorage.open(config["checkpoint.dir"]), uid).read_metadata(epoch)
     assert metadata is not None
     return metadata.parts
+
+
+class Held:
+    """A value of a state that is not written before a file exists."""
+
+    #: Set when the value is in the state: then the next who pickles it writes a checkpoint.
+    marks: ClassVar[Path | None] = None
+
+    def __reduce__(self):
+        if self.marks is not None:
+            (self.marks / "writing").touch()
+            _wait_for(self.marks / "written")
+        return Held, ()
+
+
+class WritesLong(KeyedProcessFunction):
+    """Writes the state of one task only after the other one has processed rows since it began to."""
+
+    held = ValueState("held", PickledSerializer())
+    n = ValueState("n", INT64, default=0)
+
+    def __init__(self, marks: Path) -> None:
+        self._marks = marks
+
+    def process(self, row, ctx):
+        if ctx.key == "x":
+            self.held.update(Held())
+            Held.marks = self._marks
+        else:
+            if not self.n.value():
+                _wait_for(self._marks / "writing")
+            self.n.update(self.n.value() + 1)
+            if self.n.value() == 250:
+                (self._marks / "written").touch()
+        yield ctx.key, row.ts
+
+
+def _wait_for(mark: Path) -> None:
+    until = time.monotonic() + 30
+    while not mark.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+def test_many_watermarks_behind_a_barrier_do_not_stop_a_checkpoint(tmp_path, config):
+    """The channel of the task that still writes is full of them, and is read again in the next epoch."""
+    config |= {"checkpoint.interval": "2 s", "checkpoint.timeout": "20 s"}
+    channels = [[events("k", [3 * n + channel]) for n in range(200)] for channel in range(3)]
+    channels[0].insert(0, events("x", [10_000]))
+    rows = keyed(Channels(*channels), "user", uid="first", config=tasks(2, config))
+    passed = rows.process(WritesLong(tmp_path), "user string, ts timestamp")
+    late = EventTime("ts", delay="20000 minutes")
+    counted = keyed(passed, "user", uid="second", config=tasks(2, config), event_time=late)
+    assert plain(counted.process(Count(), COUNTS)) == [("k", n + 1) for n in range(600)] + [("x", 1)]
 
 
 class Gone(Count):

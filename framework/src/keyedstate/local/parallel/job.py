@@ -197,7 +197,7 @@ class _Running:
             (operator, subtask)
             for operator in self._operators.values()
             for subtask in operator.unfinished
-            if subtask not in self._receivers or not self._receivers[subtask][1].waits
+            if self._has_room(subtask)
         ]
         unsent = [
             connection
@@ -225,6 +225,17 @@ class _Running:
                 yield message
         for operator in self._operators.values():
             operator.send_watermark()
+
+    def _has_room(self, subtask: SubtaskProcess) -> bool:
+        """Return whether what a subtask sends next can be passed on.
+
+        Behind its barrier that is only the end of the epoch. It must not wait for a full channel: those that
+        receive its rows read on after all subtasks have finished.
+        """
+        if subtask not in self._receivers:
+            return True
+        receiver, feed = self._receivers[subtask]
+        return not feed.waits or not receiver.expects_rows(feed)
 
     def end_epoch(self, epoch: int, at_end: AtEnd, *, is_last: bool) -> None:
         """Send the barriers of an epoch behind the rows that were read."""

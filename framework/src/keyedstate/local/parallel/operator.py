@@ -110,6 +110,10 @@ class ParallelOperator:
         """Return the channel, of one of the inputs, whose rows a subtask of another operator yields."""
         return self._upstream[number, upstream_channel(subtask)]
 
+    def expects_rows(self, feed: Feed) -> bool:
+        """Return whether another operator's subtask may still yield rows of the epoch into a channel."""
+        return feed not in self._passed
+
     # -- to the subtasks ------------------------------------------------------------------------------------
 
     def send_broadcast(self) -> None:
