@@ -276,6 +276,33 @@ def test_a_task_that_is_killed_again_before_the_next_checkpoint_ends_the_run(tmp
     assert found == sorted((f"u{number % 7}", number // 7 + 1) for number in range(500))
 
 
+class Later(KeyedProcessFunction):
+    """Sets a timer for a fixed minute, and takes a while for each row of one key."""
+
+    def process(self, row, ctx):
+        if ctx.key == "k":
+            time.sleep(0.02)
+            ctx.timer_service.register_event_time_timer(int(minute(122).timestamp() * 1000))
+        yield from ()
+
+    def on_timer(self, time, ctx):
+        yield ctx.key, 122
+
+
+def test_timers_fire_where_a_task_processes_the_channel_last_that_ended_first(config):
+    """The last watermark is only in the channel that ended last."""
+    early = [events("k", [n]) for n in range(20)]
+    late = [events("x", [100 + n]) for n in range(25)]
+    stream = keyed(
+        Channels(early, late),
+        "user",
+        uid="late",
+        config={**config, **TWO, "checkpoint.interval": "1 hour"},
+        event_time=BY_MINUTE,
+    )
+    assert plain(stream.process(Later(), "user string, minute long")) == [("k", 122)]
+
+
 class KillsItselfAtTheEnd(Count):
     """Kills its process in `close`, once."""
 

@@ -71,6 +71,8 @@ class Subtask:
         self._channels = channels
         self._valve = WatermarkValve(len(channels))
         self._watermark: int | None = None
+        #: The latest watermark of a channel before its end.
+        self._latest = BEFORE_TIME
         #: The end of the current epoch, from the moment when it was announced.
         self._end: EndEpoch | None = None
         self._is_over = False
@@ -128,9 +130,13 @@ class Subtask:
                 self._send_rows(self._task.process(rows))
             case Process(channel, Watermark() as watermark):
                 self._valve.receive(channel, watermark)
-                # What the end of the input means for timers comes with the last epoch's end.
-                if BEFORE_TIME < self._valve.watermark < END_OF_TIME:
-                    self._watermark = self._valve.watermark
+                if watermark.time_ms != END_OF_TIME:
+                    self._latest = max(self._latest, watermark.time_ms)
+                # What the end of the input means for timers comes with the last epoch's end. Each channel has
+                # the watermark of all, but those that ended early lack the latest, and may come last.
+                time = min(self._valve.watermark, self._latest)
+                if time != BEFORE_TIME:
+                    self._watermark = time
                     self._send_rows(self._task.advance(self._watermark))
             case TakeSnapshot(barrier):
                 if self._end is None:
