@@ -137,3 +137,15 @@ def events(users: Sequence[str], minutes: Sequence[int] | None = None) -> pa.Tab
 def plain(rows: Any) -> list[tuple[Any, ...]]:
     """Return rows as plain tuples, sorted: rows of different keys come in any order."""
     return sorted(tuple(row) for row in rows)
+
+
+class Stamped(Count):
+    """Counts the rows of each key, and keeps their event time."""
+
+    def process(self, row, ctx):
+        for user, n in super().process(row, ctx):
+            yield user, n, row.ts
+
+
+def tasks(number: int, config: dict[str, object] | None = None) -> dict[str, object]:
+    return {**(config or {}), "parallelism": number}

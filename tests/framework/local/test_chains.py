@@ -1,18 +1,13 @@
-"""Chains of operators of which each has its own tasks: results, guarantees, rescaling, failures."""
+"""Chains of operators of which each has its own tasks: results."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from tests.framework.local.functions import (
     COUNTS,
@@ -21,23 +16,21 @@ from tests.framework.local.functions import (
     Matched,
     Rated,
     Split,
+    Stamped,
     events,
     minute,
     plain,
+    tasks,
 )
 
 from keyedstate.aggregates import count
-from keyedstate.checkpoint import AttemptManifest, CheckpointStorage, OperatorFolder
-from keyedstate.errors import CheckpointTimeoutError, SubtaskFailedError
-from keyedstate.local import ResultStream, connect, keyed
+from keyedstate.local import connect, keyed
 from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
 )
-from keyedstate.state import ValueState
 from keyedstate.time import EventTime
-from keyedstate.types import INT64, PickledSerializer
 from keyedstate.windows import Tumbling
 
 MODES = ("exactly-once", "at-least-once", "unaligned")
@@ -46,21 +39,6 @@ MODES = ("exactly-once", "at-least-once", "unaligned")
 @pytest.fixture
 def config(tmp_path: Path) -> dict[str, object]:
     return {"checkpoint.dir": str(tmp_path / "checkpoints"), "checkpoint.interval": 0}
-
-
-def tasks(number: int, config: dict[str, object] | None = None) -> dict[str, object]:
-    return {**(config or {}), "parallelism": number}
-
-
-# -- results ------------------------------------------------------------------------------------------------
-
-
-class Stamped(Count):
-    """Counts the rows of each key, and keeps their event time."""
-
-    def process(self, row, ctx):
-        for user, n in super().process(row, ctx):
-            yield user, n, row.ts
 
 
 @pytest.mark.slow
@@ -257,291 +235,3 @@ def test_the_mode_is_explained_where_another_operator_has_several_tasks(config):
     counts = keyed(events("a"), "user", uid="a", config=tasks(2, config)).process(Count(), COUNTS)
     text = keyed(counts, "n", uid="b", config=config).aggregate(users=count()).explain()
     assert text.count("mode: exactly-once") == 2
-
-
-# -- checkpoints --------------------------------------------------------------------------------------------
-
-
-def _numbered(source: Any, config: dict[str, object], parallelism: tuple[int, int]) -> ResultStream:
-    """Count the rows of each user, and then the users that have had so many."""
-    first, second = (tasks(number, config) for number in parallelism)
-    counts = keyed(source, "user", uid="first", config=first).process(Count(), COUNTS)
-    return keyed(counts, "n", uid="second", config=second).process(Count(), "n long, users long")
-
-
-def _users_by_count(users: list[str]) -> Counter[tuple[int, int]]:
-    """Return the rows that `_numbered` yields."""
-    having = Counter(n for total in Counter(users).values() for n in range(1, total + 1))
-    return Counter((n, number) for n, total in having.items() for number in range(1, total + 1))
-
-
-@pytest.mark.slow
-def test_each_operator_may_have_another_number_of_tasks_in_each_run(config):
-    """CP-19."""
-    batches: list[pa.Table] = []
-    users: list[str] = []
-    for parallelism in ((2, 3), (1, 1), (3, 1), (1, 2)):
-        added = [f"u{number * parallelism[0] % 17}" for number in range(60)]
-        batches.append(events(added))
-        before = _users_by_count(users)
-        users += added
-        found = plain(_numbered(Channels(batches), config, parallelism))
-        assert Counter(found) == _users_by_count(users) - before
-
-
-class Unequal(Stamped):
-    """Takes longer for some keys, so that one task is behind the others."""
-
-    def process(self, row, ctx):
-        if ctx.key == "u0":
-            time.sleep(0.02)
-        yield from super().process(row, ctx)
-
-
-@pytest.mark.slow
-def test_time_continues_in_an_operator_over_another_one_with_any_number_of_tasks(config):
-    """No row of a task that is behind the others is late in a later run."""
-    by_minute = EventTime("ts", delay="0 s")
-    batches: list[pa.Table] = []
-    found: Counter[Any] = Counter()
-    for run, parallelism in enumerate([(2, 2), (1, 1), (3, 1), (2, 1)]):
-        begin = 100 * run
-        users = [f"u{number % 9}" for number in range(10)]
-        batches += [events(users, range(minute_, minute_ + 10)) for minute_ in range(begin, begin + 100, 10)]
-        first, second = (tasks(number, config) for number in parallelism)
-        by_user = keyed(Channels(batches), "user", uid="a", config=first, event_time=by_minute)
-        stamped = by_user.process(Unequal(), "user string, n long, ts timestamp")
-        windows = keyed(stamped, "user", uid="b", config=second, event_time=by_minute).window(
-            Tumbling.of("5 minutes")
-        )
-        rows = windows.aggregate(rows=count())
-        for window in rows.drain() if run == 3 else rows:
-            found[window.user] += window.rows
-    assert found == Counter(user for batch in batches for user in batch["user"].to_pylist())
-
-
-class KillsItself(Count):
-    """Counts, and kills its process once when a key has had so many rows."""
-
-    def __init__(self, killed: Path) -> None:
-        self._killed = killed
-
-    def process(self, row, ctx):
-        for key, n in super().process(row, ctx):
-            if n == 40 and not self._killed.exists():
-                self._killed.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield key, n
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("killed", ["first", "second"])
-def test_rows_count_once_in_all_operators_after_a_task_of_one_was_killed(
-    tmp_path, config, caplog, mode, killed
-):
-    """BAR-01, BAR-02, BAR-03; with at-least-once none is lost."""
-    config |= {"checkpoint.mode": mode, "checkpoint.interval": 20}
-    users = [f"u{number % 50}" for number in range(2500)]
-    rows = events(users)
-    batches = Channels([rows.slice(start, 10) for start in range(0, 2500, 10)])
-    functions: dict[str, Count] = {
-        "first": Count(),
-        "second": Count(),
-        killed: KillsItself(tmp_path / "killed"),
-    }
-    counts = keyed(batches, "user", uid="first", config=tasks(2, config)).process(functions["first"], COUNTS)
-    by_count = keyed(counts, "n", uid="second", config=tasks(2, config))
-    by_count.process(functions["second"], "n long, users long").write_parquet(tmp_path / "out")
-    assert f"of {killed!r} failed: its process was killed by signal 9. The run continues" in caplog.text
-    found = Counter(tuple(row.values()) for row in pq.read_table(tmp_path / "out").to_pylist())
-    expected = _users_by_count(users)
-    if mode == "at-least-once":
-        assert not expected - found
-    else:
-        assert found == expected
-
-
-class Slower(Count):
-    """Counts, and takes long for it while a file exists."""
-
-    def __init__(self, slow: Path) -> None:
-        self._slow = slow
-
-    def process(self, row, ctx):
-        if self._slow.exists():
-            time.sleep(0.01)
-        yield from super().process(row, ctx)
-
-
-class Paced(Channels):
-    """A channel that needs a moment for each batch, so that there are several checkpoints."""
-
-    def channels(self):
-        (channel,) = super().channels()
-        read = channel.read
-
-        def paced():
-            time.sleep(0.002)
-            return read()
-
-        channel.read = paced
-        return [channel]
-
-
-class Failed(Exception):
-    """The program has failed."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tasks_later", [1, 3])
-def test_rows_between_two_operators_are_part_of_an_unaligned_checkpoint(tmp_path, config, tasks_later):
-    """BAR-03: the checkpoint does not wait until the second operator has processed them."""
-    config |= {"checkpoint.mode": "unaligned", "checkpoint.interval": 20}
-    users = [f"u{number % 50}" for number in range(1000)]
-    rows = events(users)
-    batches = Paced([rows.slice(start, 5) for start in range(0, 1000, 5)])
-    slow = tmp_path / "slow"
-    slow.touch()
-    found: dict[int, Counter[tuple[int, int]]] = {}
-
-    def run(number: int) -> None:
-        by_user = keyed(batches, "user", uid="first", config=tasks(2, config))
-        by_count = keyed(by_user.process(Count(), COUNTS), "n", uid="second", config=tasks(number, config))
-        by_count.process(Slower(slow), "n long, users long").for_each(note)
-
-    def note(table: pa.Table, epoch: int) -> None:
-        found[epoch] = Counter(zip(*table.to_pydict().values(), strict=True))
-        if epoch == 2 and slow.exists():
-            slow.unlink()
-            raise Failed
-
-    with pytest.raises(Failed):
-        run(2)
-    parts = _parts_of_checkpoint(config, "second", 1)
-    assert any(part.operator_state is not None for part in parts), "rows were in flight"
-    run(tasks_later)
-    assert sum(found.values(), Counter()) == _users_by_count(users)
-
-
-def _parts_of_checkpoint(config: dict[str, object], uid: str, epoch: int) -> Sequence[AttemptManifest]:
-    metadata = OperatorFolder(CheckpointStorage.open(config["checkpoint.dir"]), uid).read_metadata(epoch)
-    assert metadata is not None
-    return metadata.parts
-
-
-class Held:
-    """A value of a state that is not written before a file exists."""
-
-    #: Set when the value is in the state: then the next who pickles it writes a checkpoint.
-    marks: ClassVar[Path | None] = None
-
-    def __reduce__(self):
-        if self.marks is not None:
-            (self.marks / "writing").touch()
-            _wait_for(self.marks / "written")
-        return Held, ()
-
-
-class WritesLong(KeyedProcessFunction):
-    """Writes the state of one task only after the other one has processed rows since it began to."""
-
-    held = ValueState("held", PickledSerializer())
-    n = ValueState("n", INT64, default=0)
-
-    def __init__(self, marks: Path) -> None:
-        self._marks = marks
-
-    def process(self, row, ctx):
-        if ctx.key == "x":
-            self.held.update(Held())
-            Held.marks = self._marks
-        else:
-            if not self.n.value():
-                _wait_for(self._marks / "writing")
-            self.n.update(self.n.value() + 1)
-            if self.n.value() == 250:
-                (self._marks / "written").touch()
-        yield ctx.key, row.ts
-
-
-def _wait_for(mark: Path) -> None:
-    until = time.monotonic() + 30
-    while not mark.exists() and time.monotonic() < until:
-        time.sleep(0.01)
-
-
-@pytest.mark.slow
-def test_many_watermarks_behind_a_barrier_do_not_stop_a_checkpoint(tmp_path, config):
-    """The channel of the task that still writes is full of them, and is read again in the next epoch."""
-    config |= {"checkpoint.interval": "2 s", "checkpoint.timeout": "20 s"}
-    channels = [[events("k", [3 * n + channel]) for n in range(200)] for channel in range(3)]
-    channels[0].insert(0, events("x", [10_000]))
-    rows = keyed(Channels(*channels), "user", uid="first", config=tasks(2, config))
-    passed = rows.process(WritesLong(tmp_path), "user string, ts timestamp")
-    late = EventTime("ts", delay="20000 minutes")
-    counted = keyed(passed, "user", uid="second", config=tasks(2, config), event_time=late)
-    assert plain(counted.process(Count(), COUNTS)) == [("k", n + 1) for n in range(600)] + [("x", 1)]
-
-
-class Gone(Count):
-    """Kills its process at each row."""
-
-    def process(self, row, ctx):
-        os.kill(os.getpid(), signal.SIGKILL)
-        yield ctx.key, 0
-
-
-def test_a_chain_over_rows_that_can_be_read_once_does_not_start_again(config):
-    rows = ({"user": user} for user in "ab")
-    counts = keyed(rows, "user", uid="a", config=config).process(Count(), COUNTS)
-    gone = keyed(counts, "user", uid="b", config=tasks(2, config)).process(Gone(), COUNTS)
-    with pytest.raises(SubtaskFailedError, match="was killed by signal 9") as raised:
-        gone.to_table()
-    assert raised.value.operator == "b"
-
-
-# -- the timeout --------------------------------------------------------------------------------------------
-
-
-class Stuck(Count):
-    """Counts, and is stuck at a row while a file exists."""
-
-    def __init__(self, stuck: Path) -> None:
-        self._stuck = stuck
-
-    def process(self, row, ctx):
-        while ctx.key == 7 and self._stuck.exists():
-            time.sleep(0.01)
-        yield from super().process(row, ctx)
-
-
-def test_a_checkpoint_that_a_stuck_task_does_not_finish_in_time_ends_the_run(tmp_path, config):
-    """CP-11: nothing of it is visible, and the next run continues from the checkpoint before."""
-    users = [f"u{number % 3}" for number in range(90)]
-
-    def rows() -> Iterator[pa.Table]:
-        for start in range(0, 90, 3):
-            yield events(users[start : start + 3])
-
-    config["checkpoint.timeout"] = "3 s"
-    stuck = tmp_path / "stuck"
-    stuck.touch()
-
-    def run() -> None:
-        counts = keyed(Channels(list(rows())), "user", uid="a", config=tasks(2, config)).process(
-            Count(), COUNTS
-        )
-        by_count = keyed(counts, "n", uid="b", config=tasks(2, config))
-        by_count.process(Stuck(stuck), "n long, users long").write_parquet(tmp_path / "out")
-
-    with pytest.raises(CheckpointTimeoutError, match=r"'b', these have not finished .*unaligned") as raised:
-        run()
-    assert (raised.value.parallelism, raised.value.timeout_ms) == (2, 3000)
-    assert len(raised.value.subtasks) == 1
-    assert raised.value.epoch >= 1
-    assert not {row["n"] for row in pq.read_table(tmp_path / "out").to_pylist()} & {7}
-    stuck.unlink()
-    run()
-    found = Counter(tuple(row.values()) for row in pq.read_table(tmp_path / "out").to_pylist())
-    assert found == _users_by_count(users)
