@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -79,6 +80,19 @@ def wait_until(true: Callable[[], object], seconds: float = 600.0) -> None:
     while not true():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
+
+
+def command_line(process: Path) -> str:
+    """Return the command line of a process by its folder in /proc.
+
+    A process that was just started has none for some milliseconds; this waits if it is a child.
+    """
+    while not (line := (process / "cmdline").read_text()):
+        state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+        if int(parent) != os.getpid() or state in "ZX":
+            break
+        time.sleep(0.01)
+    return line
 
 
 def openssl(folder: Path, *words: str) -> None:
@@ -191,9 +205,8 @@ class HostedJob:
     def _found(self) -> Iterator[tuple[Process, str]]:
         for folder in Path("/proc").iterdir():
             with contextlib.suppress(OSError, ValueError):
-                line = (folder / "cmdline").read_text()
                 process = process_of(int(folder.name))
-                if process is not None and f'"{self.anchor.name}"' in line:
+                if process is not None and f'"{self.anchor.name}"' in (line := command_line(folder)):
                     yield process, line
 
     def identity(self, epoch: int, partition: int = 0) -> TaskIdentity:
