@@ -252,6 +252,26 @@ def test_an_interruption_while_a_thread_starts_waits_for_what_it_copies(
     assert list(unruly.storage.list("copy")) == []
 
 
+def test_an_interruption_while_the_threads_end_still_deletes_what_was_copied(
+    source: CheckpointStorage, storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XFER-01; the user presses Ctrl-C again."""
+
+    class Interrupted(ThreadPoolExecutor):
+        def shutdown(self, *arguments: Any, **named: Any) -> None:
+            super().shutdown(*arguments, **named)
+            raise KeyboardInterrupt
+
+    def progress(count: int) -> None:
+        if list(storage.list("copy")):
+            raise RuntimeError("one file is there")
+
+    monkeypatch.setattr(sys.modules[transfer.__module__], "ThreadPoolExecutor", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        transfer(source, storage, fill_small(source, 3), threads=1, progress=progress)
+    assert list(storage.list("copy")) == []
+
+
 def test_the_callers_own_error_while_it_reports_progress_ends_the_transfer(
     source: CheckpointStorage, storage: CheckpointStorage
 ) -> None:

@@ -89,14 +89,13 @@ def transfer(
         return [future.result() for future in futures]
     except BaseException:
         running.end_whatever_comes()
-        pool.shutdown(cancel_futures=True)
         for path in running.copied:
             # What cannot be deleted stays, since another error is being reported.
             with contextlib.suppress(StorageError):
                 target.delete_file(path)
         raise
     finally:
-        pool.shutdown()
+        pool.shutdown(cancel_futures=True)
 
 
 class _Transfer:
@@ -113,7 +112,7 @@ class _Transfer:
         self._target = target
         self._progress = progress
         self._cancelled = cancelled
-        #: Of the number of files that are being copied.
+        #: Guards what follows, and tells when a file is no longer being copied.
         self._lock = threading.Condition()
         self._running = 0
         self.first_error: BaseException | None = None
