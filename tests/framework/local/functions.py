@@ -13,6 +13,7 @@ from keyedstate.state import BroadcastState, ListState, ValueState
 from keyedstate.types import FLOAT64, INT64, STRING
 
 COUNTS = "user string, n long"
+MODES = ("exactly-once", "at-least-once", "unaligned")
 
 
 class Count(KeyedProcessFunction):

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.framework.local.functions import (
     COUNTS,
+    MODES,
     Channels,
     Count,
     Stamped,
@@ -34,14 +35,6 @@ from keyedstate.state import ValueState
 from keyedstate.time import EventTime
 from keyedstate.types import INT64, PickledSerializer
 from keyedstate.windows import Tumbling
-
-MODES = ("exactly-once", "at-least-once", "unaligned")
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> dict[str, object]:
-    return {"checkpoint.dir": str(tmp_path / "checkpoints"), "checkpoint.interval": 0}
-
 
 # -- checkpoints --------------------------------------------------------------------------------------------
 

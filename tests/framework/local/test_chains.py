@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.framework.local.functions import (
     COUNTS,
+    MODES,
     Channels,
     Count,
     Matched,
@@ -32,13 +33,6 @@ from keyedstate.runtime import (
 )
 from keyedstate.time import EventTime
 from keyedstate.windows import Tumbling
-
-MODES = ("exactly-once", "at-least-once", "unaligned")
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> dict[str, object]:
-    return {"checkpoint.dir": str(tmp_path / "checkpoints"), "checkpoint.interval": 0}
 
 
 @pytest.mark.slow

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.framework.local.functions import COUNTS, Count, events
+from tests.framework.local.functions import COUNTS, Channels, Count, events
 
 from keyedstate.errors import OvertakenRunError, UserFunctionError
-from keyedstate.local import ResultStream, keyed
+from keyedstate.local import ResultStream, SourceChannel, keyed
 
 OTHERS = (
     ".epoch-7.11111111111111111111111111111111.parquet.pending",
@@ -22,47 +21,19 @@ OTHERS = (
 )
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> dict[str, object]:
-    return {"checkpoint.dir": str(tmp_path / "checkpoints"), "checkpoint.interval": 0}
-
-
-class Users:
+class Users(Channels):
     """A source of one channel with a row for each letter.
 
     `meanwhile` is called when the channels are opened.
     """
 
-    schema = pa.schema({"user": pa.string()})
-
     def __init__(self, users: str, meanwhile: Callable[[], object] = lambda: None) -> None:
-        self.users = users
+        super().__init__([events(user) for user in users])
         self.meanwhile = meanwhile
 
-    def channels(self) -> list[_Channel]:
+    def channels(self) -> Sequence[SourceChannel]:
         self.meanwhile()
-        return [_Channel(self.users)]
-
-
-class _Channel:
-    name = "0"
-
-    def __init__(self, users: str) -> None:
-        self.users = users
-        self.position = 0
-
-    def read(self) -> pa.RecordBatch | None:
-        if self.position == len(self.users):
-            return None
-        user = self.users[self.position]
-        self.position += 1
-        return pa.RecordBatch.from_pylist([{"user": user}], Users.schema)
-
-    def offset(self) -> int:
-        return self.position
-
-    def seek(self, offset: int) -> None:
-        self.position = offset
+        return super().channels()
 
 
 def counted(source: Users, config: dict[str, object], uid: str = "counts") -> ResultStream:

@@ -45,11 +45,6 @@ BY_MINUTE = EventTime("ts", delay="0 s")
 TWO: dict[str, object] = {"parallelism": 2}
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> dict[str, object]:
-    return {"checkpoint.dir": str(tmp_path / "checkpoints"), "checkpoint.interval": 0}
-
-
 @pytest.mark.parametrize("parallelism", [2, 3])
 def test_several_tasks_count_the_rows_of_each_key_as_one_does(parallelism):
     users = [chr(ord("a") + number * number % 26) for number in range(500)]

@@ -27,11 +27,6 @@ def _rows(config: dict[str, object], uid: str) -> Iterator[Any]:
     return iter(keyed(reader, "user", uid=uid, config=config).process(Count(), COUNTS))
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> dict[str, object]:
-    return {"checkpoint.dir": str(tmp_path / "checkpoints"), "checkpoint.interval": 0}
-
-
 def test_ctrl_c_while_the_processes_of_tasks_start_stops_the_run_at_a_checkpoint(tmp_path: Path):
     """A terminal sends it to all processes; that of a task does not run our code yet."""
     (tmp_path / "site").mkdir()

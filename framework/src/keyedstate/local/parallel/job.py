@@ -1,4 +1,4 @@
-"""A run of operators whose tasks are processes: each of the subtasks of each operator.
+"""A run of operators whose subtasks are processes.
 
 The process of the run reads the sources, sends rows to the subtasks that own their key groups, and yields
 the rows that the last operator's subtasks send back. It passes those of another operator on to the subtasks
@@ -44,7 +44,7 @@ _LONGEST_TURN = 1.0
 
 
 class ParallelJob:
-    """A run of a chain of operators whose tasks are processes.
+    """A run of a chain of operators whose subtasks are processes.
 
     Parameters
     ----------

@@ -26,7 +26,8 @@ def restarted(chain: Chain, *, drain: bool, all_or_nothing: bool) -> Generator[E
     """
     can_restart = chain.keeps_state and not any(_reads_once(plan) for plan in chain.plans)
     has_progressed = True
-    with StopRequest() if chain.keeps_state else nullcontext(StopRequest()) as stop:
+    stop = StopRequest()
+    with stop if chain.keeps_state else nullcontext():
         while True:
             job = ParallelJob(chain, drain=drain, all_or_nothing=all_or_nothing, stop=stop)
             try:

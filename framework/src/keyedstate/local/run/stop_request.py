@@ -37,7 +37,7 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         self._waiting.discard(self)
-        # Another thread may end the run, and may not set handlers: the next Ctrl-C finds nobody who waits.
+        # Only the main thread may set handlers: after a run that another one ends, the next Ctrl-C does.
         if not self._waiting and threading.current_thread() is threading.main_thread():
             _restore()
 
