@@ -78,7 +78,8 @@ class ObjectStore:
             time.sleep(0.05)
             text, before = self._log.read_text(errors="replace"), text
         new, self._read = text[self._read :], len(text)
-        found = re.findall(r'"([A-Z]+ /\S*) HTTP/', new)
+        # The server colours some of them, where colorama is not installed.
+        found = re.findall(r'"(?:\x1b\[\d+m)*([A-Z]+ /\S*) HTTP/', new)
         return [line for line in found if "/moto-api/" not in line and line != f"PUT /{BUCKET}"]
 
     def check_users(self, on: bool) -> None:
