@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -109,6 +111,31 @@ def test_timers_fire_in_the_task_of_their_key(config):
     stream = keyed(rows, "user", uid="silence", config=config | TWO, event_time=BY_MINUTE)
     fired = plain(stream.process(Silence(), "user string, at long"))
     assert {user for user, _ in fired} >= {"a", "b", "c"}
+
+
+class Leaving(KeyedProcessFunction):
+    """Leaves a task for the end of its process, and a thread that ends later than it does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self, ctx):
+        atexit.register((self.folder / f"exit-{os.getpid()}").touch)
+
+    def process(self, row, ctx):
+        yield ctx.key, os.getpid()
+
+    def close(self):
+        late = (self.folder / f"thread-{os.getpid()}").touch
+        threading.Timer(0.3, late).start()
+
+
+def test_the_process_of_a_task_ends_as_python_does(tmp_path: Path):
+    rows = keyed(events("abcdef"), "user", config=TWO).process(Leaving(tmp_path), COUNTS)
+    tasks = set(rows.to_table()["n"].to_pylist())
+    assert len(tasks) == 2
+    expected = {f"{what}-{task}" for what in ("exit", "thread") for task in tasks}
+    assert {path.name for path in tmp_path.iterdir()} == expected
 
 
 def test_the_tasks_and_their_mode_are_explained(config):

@@ -7,11 +7,14 @@ The process of the run starts it, sends it its plan, and ends it by closing the 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import pickle
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -190,11 +193,25 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     control, *channels = (Connection(socket.socket(fileno=int(number))) for number in sys.argv[1:])
+    # With its first array, pyarrow imports pandas where that is installed: the rows need not wait for it.
+    pa.array([])
+    code = 0
     try:
         _run(control, channels)
     except EOFError:
         # The run has ended, or its process was killed.
-        sys.exit(1)
+        code = 1
+    _exit(code)
+
+
+def _exit(code: int) -> None:
+    """End the process as the interpreter would, but without freeing all objects, which takes 0.2 seconds."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)
 
 
 def _run(control: Connection, channels: Sequence[Connection]) -> None:
