@@ -15,6 +15,10 @@ import hypothesis
 import pytest
 from support.java import fast_start
 
+from keyedstate.backend import BackendDescription
+from keyedstate.options import Configuration
+from keyedstate.plugins import PluginRegistry
+
 TESTS = Path(__file__).parent
 
 # How long an example takes says how busy the machine is.
@@ -145,6 +149,12 @@ def soak(request: pytest.FixtureRequest) -> bool:
 def one_backend() -> str:
     """The backend for tests in which any will do."""
     return os.environ.get("KEYEDSTATE_TEST_BACKEND") or "heap-cow"
+
+
+@pytest.fixture
+def description(backend_name: str) -> BackendDescription:
+    """What the backend of the test claims."""
+    return PluginRegistry(Configuration({})).choose(backend_name).description
 
 
 @pytest.fixture(scope="session")

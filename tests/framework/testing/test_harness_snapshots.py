@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from keyedstate import types
+from keyedstate.backend import Capability
 from keyedstate.errors import (
     CorruptFileError,
     HarnessClosedError,
@@ -54,9 +55,9 @@ def sums(harness):
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[Path]]:
-    """The folders that harnesses have now."""
+    """The folders of snapshots that harnesses have now, without those of databases."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    return lambda: sorted(tmp_path.iterdir())
+    return lambda: sorted(folder for folder in tmp_path.iterdir() if not (folder / "db").exists())
 
 
 def content(harness: Harness) -> dict[str, tuple[int, list[int], dict[int, str]]]:
@@ -275,7 +276,10 @@ def test_files_are_deleted_when_the_snapshot_is_not_referenced(sums, folders):
     assert folders() == []
 
 
-def test_an_unwritable_value_is_named_and_leaves_no_file(sums, folders):
+def test_an_unwritable_value_is_named_and_leaves_no_file(sums, folders, description):
+    if not description.level(Capability.OBJECTS_BY_REFERENCE).usable:
+        pytest.skip(f"{description.name} may write a value before the function changes it in place")
+
     class Bad(KeyedProcessFunction):
         anything = ValueState("anything", types.list_of(types.INT64))
 
