@@ -22,6 +22,7 @@ from keyedstate import types
 from keyedstate.backend import Column, SpillableTable, StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RewritingTable
+from keyedstate.state.registry.change_tracking import ChangeTracker
 from keyedstate.testing import open_instance
 from keyedstate.testing.contract.machines.state_machine import profile
 from keyedstate.types import accumulators_of, nullable, tuple_of
@@ -403,8 +404,9 @@ def test_a_write_that_fails_moves_nothing(instance: Any, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("value", [types.INT32, types.FLOAT64, types.STRING], ids=["int", "double", "text"])
 def test_values_of_another_type_continue_in_both_tiers(instance: Any, value: Any) -> None:
     """A table of columns where the type allows it, else one of objects."""
-    table = instance.table(NUMBERS)
-    table.begin_epoch(3)
+    tracker = ChangeTracker()
+    tracker.begin_epoch(3)
+    table: Any = tracker.track(instance.table(NUMBERS))
     fill(table, range(5_000))
     table.spill(4, 10_000)
     other = StateMeta(
@@ -417,12 +419,14 @@ def test_values_of_another_type_continue_in_both_tiers(instance: Any, value: Any
     assert isinstance(table, RewritingTable)
     made = {types.INT32: int, types.FLOAT64: float, types.STRING: str}[value]
     table.rewrite(other, None, None, lambda old: (made(old[0]), old[1]))
-    after: Any = table.successor()
+    after: Any = tracker.track(table.successor())
     assert tiers(after) == (5_000 - 625, 625)
     assert {key: found for (_, key, _), found in content(after).items()} == {
         key: (made(key), 0.5) for key in range(5_000)
     }
     assert len(after.changes_since(2)) == 0
+    after.put(4, 1, VOID, (made(1), 2.5))
+    assert len(after.changes_since(2)) == 1
 
 
 def test_a_conversion_that_fails_leaves_the_table(instance: Any) -> None:

@@ -41,7 +41,7 @@ class RewritingTable(ABC):
         """Return the table that replaces this one after its types have changed.
 
         By default the table itself.  A table made for a narrower group of types returns another one over the
-        same rows.
+        same rows.  The framework begins the running epoch in that one: it has begun none.
         """
         assert isinstance(self, StateTable), "a rewriting table is a state table too"
         return self

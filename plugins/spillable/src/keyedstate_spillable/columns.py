@@ -163,8 +163,6 @@ class TieredColumns(MovingColumns[K, N, V], RewritingTable):
                         made.spill(key_group, len(batch))
         finally:
             snapshot.release()
-        if self._epoch is not None:
-            made.begin_epoch(self._epoch)
         self._successor = made
         self.rows.clear()
 
