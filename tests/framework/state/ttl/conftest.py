@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keyedstate import types
+from keyedstate.backend import ExpiryCleanup, StateKind, StateMeta
+from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import (
     AggregateFunction,
     AggregatingState,
@@ -23,6 +26,7 @@ from keyedstate.state import (
     Visibility,
 )
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
+from keyedstate.testing import open_instance
 
 
 class Sum(AggregateFunction[int, int, str]):
@@ -252,3 +256,20 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 @pytest.fixture(params=[False, True], ids=["", "restored between any two steps"])
 def rig(request: pytest.FixtureRequest, instances: Any, kind: Kind) -> Rig:
     return Rig(instances, kind, request.param)
+
+
+@pytest.fixture
+def cleaned_by_use(instances: Any, tmp_path: Path) -> None:
+    """Skip a test of the clean-up by use where tables clean themselves up at the end of an epoch."""
+    meta = StateMeta("probe", StateKind.VALUE, types.INT64, types.VOID, types.INT64)
+    probe = open_instance(
+        instances.plugin.name,
+        tmp_path / "probe",
+        options=instances.options,
+        key_groups=KeyGroupRange(0, 9),
+        max_parallelism=10,
+    )
+    cleans_itself = isinstance(probe.table(meta), ExpiryCleanup)
+    probe.close()
+    if cleans_itself:
+        pytest.skip(f"the tables of {instances.plugin.name} clean themselves up")

@@ -338,6 +338,7 @@ def test_selecting_keys_cleans_everything_up_where_every_record_counts(rig):
     assert rig.stored == 0
 
 
+@pytest.mark.usefixtures("cleaned_by_use")
 def test_using_a_state_cleans_up_five_entries_at_a_time(rig):
     """TTL-18: the defaults of the background clean-up."""
     _filled(rig, Ttl(100), 50)
@@ -400,6 +401,7 @@ def test_the_clean_up_of_a_restored_state_begins_at_once(rig):
     assert rig.stored == 0
 
 
+@pytest.mark.usefixtures("cleaned_by_use")
 def test_the_clean_up_gives_a_time_to_what_was_written_before_the_first_watermark(rig):
     rig.restores = False
     rig.declare(Ttl(100, clock=TtlClock.EVENT_TIME))
@@ -417,6 +419,7 @@ def test_the_clean_up_gives_a_time_to_what_was_written_before_the_first_watermar
     assert rig.stored == 0
 
 
+@pytest.mark.usefixtures("cleaned_by_use")
 def test_what_the_clean_up_removes_is_a_change_of_the_epoch(instances, kind):
     from keyedstate.state import ManualClock
 
