@@ -169,7 +169,13 @@ def test_collections_are_measured_between_two_samples(measuring: MemoryMonitor, 
         gc.enable()
 
 
+def monitoring() -> set[threading.Thread]:
+    """Return the threads that measure memory; one may belong to an instance of another test."""
+    return {thread for thread in threading.enumerate() if thread.name == "keyedstate-memory-monitor"}
+
+
 def test_the_thread_ends_with_the_last_instance_and_is_shared_until_then():
+    others = monitoring()
     first, second = object(), object()
     memory = monitor.acquire(first, 0.999, 0, 10)
     assert monitor.acquire(second, 0.999, 0, 20) is memory
@@ -177,10 +183,10 @@ def test_the_thread_ends_with_the_last_instance_and_is_shared_until_then():
     while memory.monitor.latest.number == number:
         threading.Event().wait(0.001)
     monitor.release(first, 0.999)
-    assert any(thread.name == "keyedstate-memory-monitor" for thread in threading.enumerate())
+    assert len(monitoring() - others) == 1
     monitor.release(second, 0.999)
     monitor.release(second, 0.999)
-    assert not any(thread.name == "keyedstate-memory-monitor" for thread in threading.enumerate())
+    assert monitoring() <= others
 
 
 def test_a_budget_that_is_refused_leaves_no_thread_and_no_callback():
