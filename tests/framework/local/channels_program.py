@@ -1,5 +1,8 @@
 """A program that one of its tasks kills: a channel with rows that take long to process, and a fast one.
 
+The slow channel is read ahead of the fast one, and of the task. So each barrier comes to the task on the fast
+channel first, and rows of that channel follow before it comes on the other.
+
 Arguments: the folder, ``checkpoint.mode`` with an alignment timeout or without, and ``parallelism``. The rows
 of both channels have one key.
 """
@@ -20,13 +23,14 @@ from keyedstate.state import MapState
 from keyedstate.types import INT64, STRING
 
 ROWS, KILLED_AT = 100, 60
-CHANNELS = ("fast", "slow")
+#: Rows by which the slow channel is read ahead of the fast one, and of the task.
+AHEAD_OF_FAST, AHEAD_OF_TASK = 20, 10
 COUNTED = "key string, channel string, n long"
 _SCHEMA = pa.schema([("key", pa.string()), ("channel", pa.string()), ("number", pa.int64())])
 
 
 class Source:
-    """Rows of both channels, which are read at the same pace."""
+    """Rows of both channels, which are read at the same pace, the slow one's first."""
 
     schema = _SCHEMA
 
@@ -34,18 +38,22 @@ class Source:
         self._folder = folder
 
     def channels(self):
-        return [_Channel(name, self._folder) for name in CHANNELS]
+        slow = _Channel("slow", self._folder, None)
+        return [_Channel("fast", self._folder, slow), slow]
 
 
 class _Channel:
-    def __init__(self, name, folder):
+    def __init__(self, name, folder, ahead):
         self.name = name
+        self._ahead = ahead
         self._read = folder / f"read-{name}"
         self._next = 0
 
     def read(self):
         if self._next == ROWS:
             return None
+        if self._ahead is not None and self._ahead.offset() < min(self._next + AHEAD_OF_FAST, ROWS):
+            return pa.RecordBatch.from_pylist([], schema=_SCHEMA)
         time.sleep(0.001)
         row = {"key": "k", "channel": self.name, "number": self._next}
         self._next += 1
@@ -65,6 +73,7 @@ class Counting(KeyedProcessFunction):
     counts = MapState("counts", STRING, INT64)
 
     def __init__(self, folder):
+        self._checkpoints = folder / "checkpoints" / "counts"
         self._killed = folder / "killed"
         self._read = folder / "read-slow"
 
@@ -72,16 +81,25 @@ class Counting(KeyedProcessFunction):
         if row.channel == "slow":
             # Far longer than a row takes to be read: the channel falls behind.
             time.sleep(0.015)
-            # Until the kill ten rows wait at least, however busy the machine is. A later run may read here.
-            while not self._killed.exists() and int(self._read.read_text() or 0) < min(row.number + 10, ROWS):
-                time.sleep(0.005)
-            if row.number == KILLED_AT and not self._killed.exists():
-                self._killed.touch()
-                os.kill(os.getppid(), signal.SIGKILL)
-                os.kill(os.getpid(), signal.SIGKILL)
+            # A later run may read here.
+            if not self._killed.exists():
+                self._wait_for_rows(min(row.number + AHEAD_OF_TASK, ROWS))
+                if row.number == KILLED_AT:
+                    self._wait_for_a_checkpoint()
+                    self._killed.touch()
+                    os.kill(os.getppid(), signal.SIGKILL)
+                    os.kill(os.getpid(), signal.SIGKILL)
         count = (self.counts.get(row.channel) or 0) + 1
         self.counts.put(row.channel, count)
         yield ctx.key, row.channel, count
+
+    def _wait_for_rows(self, count):
+        while int(self._read.read_text() or 0) < count:
+            time.sleep(0.005)
+
+    def _wait_for_a_checkpoint(self):
+        while not any(self._checkpoints.glob("chk-*/_metadata")):
+            time.sleep(0.005)
 
 
 def counted(folder, mode, parallelism):
