@@ -1,7 +1,8 @@
 """A program that one of its tasks kills: a channel with rows that take long to process, and a fast one.
 
-The slow channel is read ahead of the fast one, and of the task. So each barrier comes to the task on the fast
-channel first, and rows of that channel follow before it comes on the other.
+The slow channel is read ahead of the fast one and of the task, but not far. So each barrier comes to the
+task on the fast channel first, and rows of that channel follow before it comes on the other. And the last
+checkpoint before the kill is one of the middle of the rows.
 
 Arguments: the folder, ``checkpoint.mode`` with an alignment timeout or without, and ``parallelism``. The rows
 of both channels have one key.
@@ -23,8 +24,12 @@ from keyedstate.state import MapState
 from keyedstate.types import INT64, STRING
 
 ROWS, KILLED_AT = 100, 60
-#: Rows by which the slow channel is read ahead of the fast one, and of the task.
-AHEAD_OF_FAST, AHEAD_OF_TASK = 20, 10
+#: Rows by which the slow channel is read ahead of the fast one.
+AHEAD_OF_FAST = 20
+#: Rows by which the slow channel is read ahead of the task before the kill, at least and at most.
+LEAST_AHEAD, MOST_AHEAD = 10, 20
+#: Seconds between two checkpoints, and for each read: so few rows are read before the next barrier is due.
+_INTERVAL, _READ = 0.03, 0.003
 COUNTED = "key string, channel string, n long"
 _SCHEMA = pa.schema([("key", pa.string()), ("channel", pa.string()), ("number", pa.int64())])
 
@@ -38,26 +43,23 @@ class Source:
         self._folder = folder
 
     def channels(self):
-        slow = _Channel("slow", self._folder, None)
-        return [_Channel("fast", self._folder, slow), slow]
+        slow = _Slow("slow", self._folder)
+        return [_Fast("fast", slow), slow]
 
 
 class _Channel:
-    def __init__(self, name, folder, ahead):
+    def __init__(self, name):
         self.name = name
-        self._ahead = ahead
-        self._read = folder / f"read-{name}"
         self._next = 0
 
     def read(self):
         if self._next == ROWS:
             return None
-        if self._ahead is not None and self._ahead.offset() < min(self._next + AHEAD_OF_FAST, ROWS):
+        if not self._may_read():
             return pa.RecordBatch.from_pylist([], schema=_SCHEMA)
-        time.sleep(0.001)
+        time.sleep(_READ)
         row = {"key": "k", "channel": self.name, "number": self._next}
         self._next += 1
-        self._read.write_text(str(self._next))
         return pa.RecordBatch.from_pylist([row], schema=_SCHEMA)
 
     def offset(self):
@@ -67,39 +69,61 @@ class _Channel:
         self._next = offset
 
 
+class _Fast(_Channel):
+    def __init__(self, name, slow):
+        super().__init__(name)
+        self._slow = slow
+
+    def _may_read(self):
+        return self._slow.offset() >= min(self._next + AHEAD_OF_FAST, ROWS)
+
+
+class _Slow(_Channel):
+    def __init__(self, name, folder):
+        super().__init__(name)
+        self._folder = folder
+
+    def read(self):
+        batch = super().read()
+        _write(self._folder / "read", self._next)
+        return batch
+
+    def _may_read(self):
+        is_killed = (self._folder / "killed").exists()
+        return is_killed or self._next < _read(self._folder / "processed") + MOST_AHEAD
+
+
+def _write(path, number):
+    path.write_text(str(number))
+
+
+def _read(path):
+    """Return the number in a file that another process writes; 0 before it has."""
+    return int((path.exists() and path.read_text()) or 0)
+
+
 class Counting(KeyedProcessFunction):
     """Counts rows by channel; the program is killed once, at a row of the slow channel."""
 
     counts = MapState("counts", STRING, INT64)
 
     def __init__(self, folder):
-        self._checkpoints = folder / "checkpoints" / "counts"
-        self._killed = folder / "killed"
-        self._read = folder / "read-slow"
+        self._folder = folder
 
     def process(self, row, ctx):
-        if row.channel == "slow":
-            # Far longer than a row takes to be read: the channel falls behind.
-            time.sleep(0.015)
-            # A later run may read here.
-            if not self._killed.exists():
-                self._wait_for_rows(min(row.number + AHEAD_OF_TASK, ROWS))
-                if row.number == KILLED_AT:
-                    self._wait_for_a_checkpoint()
-                    self._killed.touch()
-                    os.kill(os.getppid(), signal.SIGKILL)
-                    os.kill(os.getpid(), signal.SIGKILL)
+        killed = self._folder / "killed"
+        # A later run may read the files here.
+        if row.channel == "slow" and not killed.exists():
+            _write(self._folder / "processed", row.number)
+            while _read(self._folder / "read") < row.number + LEAST_AHEAD:
+                time.sleep(0.005)
+            if row.number == KILLED_AT:
+                killed.touch()
+                os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.SIGKILL)
         count = (self.counts.get(row.channel) or 0) + 1
         self.counts.put(row.channel, count)
         yield ctx.key, row.channel, count
-
-    def _wait_for_rows(self, count):
-        while int(self._read.read_text() or 0) < count:
-            time.sleep(0.005)
-
-    def _wait_for_a_checkpoint(self):
-        while not any(self._checkpoints.glob("chk-*/_metadata")):
-            time.sleep(0.005)
 
 
 def counted(folder, mode, parallelism):
@@ -107,7 +131,7 @@ def counted(folder, mode, parallelism):
     config = {
         "parallelism": parallelism,
         "checkpoint.dir": str(folder / "checkpoints"),
-        "checkpoint.interval": "30 ms",
+        "checkpoint.interval": f"{_INTERVAL * 1000:g} ms",
         "checkpoint.mode": mode,
         "checkpoint.alignment-timeout": timeout or 0,
     }

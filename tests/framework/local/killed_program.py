@@ -1,4 +1,8 @@
-"""A program that another process kills: counts rows of a source that is slow enough, into Parquet files."""
+"""A program that another process kills: counts rows of a source, into Parquet files.
+
+Arguments: the folder, the number of batches, and ``parallelism``.  With a fourth one the program waits before
+its batch of that number, until its standard input ends: one that is to be killed does not end before.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +21,29 @@ class Batches:
 
     schema = pa.schema([("user", pa.string())])
 
-    def __init__(self, batches: int) -> None:
+    def __init__(self, batches: int, waits_before: int | None) -> None:
         self._batches = batches
+        self._waits_before = waits_before
 
     def channels(self):
-        return [_Channel(self._batches)]
+        return [_Channel(self._batches, self._waits_before)]
 
 
 class _Channel:
     name = "0"
 
-    def __init__(self, batches: int) -> None:
+    def __init__(self, batches: int, waits_before: int | None) -> None:
         self._batches = batches
+        self._waits_before = waits_before
         self._read = 0
+        self._announced = 0
 
     def read(self):
         if self._read == self._batches:
             return None
+        if self._announced == self._waits_before:
+            sys.stdin.read()
+        self._announced += 1
         sys.stdout.write(f"{self._read}\n")
         sys.stdout.flush()
         time.sleep(0.002)
@@ -53,7 +63,8 @@ if __name__ == "__main__":
     config: dict[str, object] = {
         "checkpoint.dir": str(folder / "checkpoints"),
         "checkpoint.interval": "20 ms",
-        "parallelism": int(sys.argv[3]) if len(sys.argv) > 3 else 1,
+        "parallelism": int(sys.argv[3]),
     }
-    rows = keyed(Batches(int(sys.argv[2])), "user", uid="counts", config=config)
+    batches = Batches(int(sys.argv[2]), int(sys.argv[4]) if len(sys.argv) > 4 else None)
+    rows = keyed(batches, "user", uid="counts", config=config)
     rows.process(Count(), COUNTS).write_parquet(folder / "out")

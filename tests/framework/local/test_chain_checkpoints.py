@@ -151,19 +151,44 @@ class Slower(Count):
         yield from super().process(row, ctx)
 
 
-class Paced(Channels):
-    """A channel that needs a moment for each batch, so that there are several checkpoints."""
+class Endless(Channels):
+    """A channel that does not end while a file exists, so that there are as many checkpoints as it takes."""
+
+    def __init__(self, slow: Path) -> None:
+        super().__init__([events("")])
+        self._slow = slow
+        self.users: list[str] = []
 
     def channels(self):
-        (channel,) = super().channels()
-        read = channel.read
+        return [_EndlessChannel(self)]
 
-        def paced():
-            time.sleep(0.002)
-            return read()
+    def batch(self, number: int) -> pa.RecordBatch | None:
+        """Return the rows of a batch; None behind the last one."""
+        if 5 * number == len(self.users):
+            if not self._slow.exists() and number >= 200:
+                return None
+            self.users += [f"u{row % 50}" for row in range(5 * number, 5 * number + 5)]
+        return events(self.users[5 * number : 5 * number + 5]).combine_chunks().to_batches()[0]
 
-        channel.read = paced
-        return [channel]
+
+class _EndlessChannel:
+    name = "0"
+
+    def __init__(self, source: Endless) -> None:
+        self._source = source
+        self._next = 0
+
+    def read(self):
+        time.sleep(0.002)
+        batch = self._source.batch(self._next)
+        self._next += batch is not None
+        return batch
+
+    def offset(self):
+        return self._next
+
+    def seek(self, offset):
+        self._next = offset
 
 
 class Failed(Exception):
@@ -175,11 +200,9 @@ class Failed(Exception):
 def test_rows_between_two_operators_are_part_of_an_unaligned_checkpoint(tmp_path, config, tasks_later):
     """BAR-03: the checkpoint does not wait until the second operator has processed them."""
     config |= {"checkpoint.mode": "unaligned", "checkpoint.interval": 20}
-    users = [f"u{number % 50}" for number in range(1000)]
-    rows = events(users)
-    batches = Paced([rows.slice(start, 5) for start in range(0, 1000, 5)])
     slow = tmp_path / "slow"
     slow.touch()
+    batches = Endless(slow)
     found: dict[int, Counter[tuple[int, int]]] = {}
 
     def run(number: int) -> None:
@@ -189,16 +212,17 @@ def test_rows_between_two_operators_are_part_of_an_unaligned_checkpoint(tmp_path
 
     def note(table: pa.Table, epoch: int) -> None:
         found[epoch] = Counter(zip(*table.to_pydict().values(), strict=True))
-        if epoch == 2 and slow.exists():
-            slow.unlink()
-            raise Failed
+        if epoch and slow.exists():
+            parts = _parts_of_checkpoint(config, "second", epoch - 1)
+            if any(part.operator_state is not None for part in parts):
+                # Rows were in flight.
+                slow.unlink()
+                raise Failed
 
     with pytest.raises(Failed):
         run(2)
-    parts = _parts_of_checkpoint(config, "second", 1)
-    assert any(part.operator_state is not None for part in parts), "rows were in flight"
     run(tasks_later)
-    assert sum(found.values(), Counter()) == _users_by_count(users)
+    assert sum(found.values(), Counter()) == _users_by_count(batches.users)
 
 
 def _parts_of_checkpoint(config: dict[str, object], uid: str, epoch: int) -> Sequence[AttemptManifest]:
@@ -221,7 +245,7 @@ class Held:
 
 
 class WritesLong(KeyedProcessFunction):
-    """Writes the state of one task only after the other one has processed rows since it began to."""
+    """Writes the state of one task only after the other one has processed all rows before its barrier."""
 
     held = ValueState("held", PickledSerializer())
     n = ValueState("n", INT64, default=0)
@@ -237,24 +261,47 @@ class WritesLong(KeyedProcessFunction):
             if not self.n.value():
                 _wait_for(self._marks / "writing")
             self.n.update(self.n.value() + 1)
-            if self.n.value() == 250:
+            if self.n.value() == int((self._marks / "before").read_text()):
                 (self._marks / "written").touch()
         yield ctx.key, row.ts
 
 
+class NotesBarrier(Channels):
+    """Notes how many rows of the key "k" are before the first barrier."""
+
+    def __init__(self, marks: Path, *channels: Sequence[pa.Table]) -> None:
+        super().__init__(*channels)
+        self._before = marks / "before"
+
+    def channels(self):
+        channels = super().channels()
+        first, *_ = channels
+        offset = first.offset
+
+        def noted():
+            # The channels tell their offsets when the barrier is sent.
+            if not self._before.exists():
+                self._before.write_text(str(offset() - 1 + sum(each.offset() for each in channels[1:])))
+            return offset()
+
+        first.offset = noted
+        return channels
+
+
 def _wait_for(mark: Path) -> None:
-    until = time.monotonic() + 30
-    while not mark.exists() and time.monotonic() < until:
+    until = time.monotonic() + 600
+    while not mark.exists():
+        assert time.monotonic() < until, mark
         time.sleep(0.01)
 
 
 @pytest.mark.slow
 def test_many_watermarks_behind_a_barrier_do_not_stop_a_checkpoint(tmp_path, config):
     """The channel of the task that still writes is full of them, and is read again in the next epoch."""
-    config |= {"checkpoint.interval": "2 s", "checkpoint.timeout": "20 s"}
+    config |= {"checkpoint.interval": "2 s", "checkpoint.timeout": "5 minutes"}
     channels = [[events("k", [3 * n + channel]) for n in range(200)] for channel in range(3)]
     channels[0].insert(0, events("x", [10_000]))
-    rows = keyed(Channels(*channels), "user", uid="first", config=tasks(2, config))
+    rows = keyed(NotesBarrier(tmp_path, *channels), "user", uid="first", config=tasks(2, config))
     passed = rows.process(WritesLong(tmp_path), "user string, ts timestamp")
     late = EventTime("ts", delay="20000 minutes")
     counted = keyed(passed, "user", uid="second", config=tasks(2, config), event_time=late)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -305,21 +306,19 @@ def test_a_killed_program_continues_and_its_parquet_files_have_each_row_once(
     tmp_path: Path, signal_number: signal.Signals
 ):
     """The output of a run that is killed three times is that of an uninterrupted one."""
-    arguments = [sys.executable, "-m", "tests.framework.local.killed_program", str(tmp_path)]
-    deaths = 0
-    while True:
-        with subprocess.Popen([*arguments, "200"], stdout=subprocess.PIPE, text=True) as program:
-            assert program.stdout is not None
-            # A line for each batch: it dies in the middle of the work, at another place each time.
-            for line, _ in enumerate(program.stdout, 1):
-                if deaths < 3 and line == 25 + 17 * deaths:
-                    program.send_signal(signal_number)
-                    deaths += 1
-        if program.returncode == 0:
-            break
-        assert program.returncode == -signal_number
+    program = [sys.executable, "-m", "tests.framework.local.killed_program", str(tmp_path), "200", "1"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    for death in range(3):
+        # A line for each batch: it dies in the middle of the work, at another place each time.
+        last_line = 25 + 17 * death
+        # However late the signal comes, the program waits for it behind a few more batches.
+        with subprocess.Popen([*program, str(last_line + 8)], **pipes) as running:
+            assert running.stdout is not None
+            assert len(list(islice(running.stdout, last_line))) == last_line
+            running.send_signal(signal_number)
+            assert running.wait() == -signal_number
+    assert subprocess.run(program, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode == 0
     found = Counter(tuple(row.values()) for row in pq.read_table(tmp_path / "out").to_pylist())
-    assert deaths == 3
     assert found == Counter((f"u{user}", n) for user in range(7) for n in range(1, 1 + _rows_of(user, 200)))
 
 

@@ -221,7 +221,7 @@ def _check_that_spark_cannot_begin_here(folder: Path) -> None:
 def _program(folder: Path, mode: str, parallelism: int) -> subprocess.CompletedProcess[str]:
     program = "tests.framework.local.channels_program"
     command = [sys.executable, "-m", program, str(folder), mode, str(parallelism)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
 
 
 # -- failures -----------------------------------------------------------------------------------------------
