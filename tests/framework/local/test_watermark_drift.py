@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -92,9 +93,12 @@ def test_a_channel_that_has_ended_does_not_hold_others_back():
     assert rows == 53
 
 
-def test_a_channel_waits_for_one_that_has_had_no_rows_until_that_is_idle():
+def test_a_channel_waits_for_one_that_has_had_no_rows_until_that_is_idle(monkeypatch: pytest.MonkeyPatch):
     """WM-04."""
     fast, empty = range(0, 500, 10), [None] * 500
+    now = itertools.count(1_700_000_000_000)
+    # The clock of the run moves a millisecond whenever the run looks at it.
+    monkeypatch.setattr("keyedstate.local.run.job.system_clock", lambda: next(now))
     rows, source = read(1, f"{DRIFT} minutes", fast, empty, idle="50 ms")
     assert rows == 50
     empty_reads = source.empty_reads_before_second_row
