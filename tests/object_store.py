@@ -12,7 +12,7 @@ import urllib.request
 from pathlib import Path
 
 BUCKET = "bucket"
-_START_SECONDS = 60
+_START_SECONDS = 600
 
 
 class ObjectStore:
@@ -61,7 +61,7 @@ class ObjectStore:
         # Without a type the server would take the content for the fields of a form.
         headers = {"Content-Type": "application/octet-stream"}
         request = urllib.request.Request(url, data=data or None, headers=headers, method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=600) as answer:
             content: bytes = answer.read()
             return content
 

@@ -300,8 +300,14 @@ class _Run(Harness):
             done = answer.committed_epochs(self.folder)
             return done >= event["epoch"] and (offsets / str(done)).exists()
 
-        self._until(lambda: at_epoch() or first not in self._drivers)
-        self._stop_machine(first)
+        while True:
+            self._until(lambda: at_epoch() or first not in self._drivers)
+            self._stop_machine(first)
+            if at_epoch() or first not in self._drivers:
+                break
+            # It has committed the micro-batch meanwhile.
+            self._wake(self._stopped[-1])
+            self._give(answer.committed_epochs(self.folder) + _OVERTAKEN)
         epoch = answer.committed_epochs(self.folder)
         late = self._begin(busy_until=str(until))
         self._until(lambda: planned(until).exists() or late not in self._drivers)

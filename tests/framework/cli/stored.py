@@ -102,7 +102,7 @@ class Query:
             for word in words:
                 self._coordinator.acknowledge(word)
             # Clean-up goes on beside the work; a test wants to see what it leaves.
-            assert self._coordinator.drain(60)
+            assert self._coordinator.drain(600)
         return words
 
     def task(self, epoch: int, partition: int, *, delta: bool = False) -> Acknowledgement:

@@ -322,7 +322,7 @@ def test_the_first_result_needs_no_pyspark():
         "print(keyed([{'user': 'a'}, {'user': 'a'}], 'user').aggregate(n=ks.aggregates.count()).to_table())\n"
         "assert not [name for name in sys.modules if name.startswith('keyedstate.spark')]\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
 
 
 def _ms(number: int) -> int:

@@ -341,7 +341,7 @@ class BlockingSink(SnapshotSink):
 
     def begin_state(self, meta: StateMeta) -> None:
         self.reached.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(600)
 
     def write_entries(self, key_group: int, batches: Any) -> None:
         self.entries += [value for batch in batches for value in batch.values]
@@ -360,7 +360,7 @@ def started(backend: OperatorStateBackend) -> tuple[BlockingSink, threading.Thre
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert sink.reached.wait(30)
+    assert sink.reached.wait(600)
     return sink, thread, raised, task
 
 
@@ -372,7 +372,7 @@ def test_the_owner_continues_while_a_blocked_snapshot_keeps_the_old_values(backe
     numbers.add(3)
     assert numbers.get() == [1, 2, 3]
     sink.go_on.set()
-    thread.join(30)
+    thread.join(600)
     assert (sink.entries, raised, task.done) == ([1, 2], [], True)
 
 
@@ -383,7 +383,7 @@ def test_a_snapshot_is_cancelled_while_it_is_written(backend, cancel):
     sink, thread, raised, task = started(backend)
     task.cancel() if cancel == "the snapshot" else backend.close()
     sink.go_on.set()
-    thread.join(30)
+    thread.join(600)
     assert isinstance(raised[0], SnapshotCancelledError)
     assert task.done
 

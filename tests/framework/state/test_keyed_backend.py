@@ -443,7 +443,7 @@ class BlockingSink(SnapshotSink):
 
     def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
         self.reached.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(600)
         self.sink.write_entries(key_group, batches)
 
 
@@ -464,13 +464,13 @@ def test_a_second_snapshot_finishes_while_the_first_is_blocked(asynchronous):
     first = backend.snapshot(1)
     thread = threading.Thread(target=first.run, args=(sink,))
     thread.start()
-    assert sink.reached.wait(30)
+    assert sink.reached.wait(600)
     for key in range(5, 15):
         put(backend, WORDS, key, str(key + 1))
     second = asynchronous.snapshot(backend)
     assert not first.done
     sink.go_on.set()
-    thread.join(30)
+    thread.join(600)
     assert first.done
     restored = asynchronous.open([second])
     assert [read(restored, WORDS, key) for key in range(15)] == [
@@ -493,11 +493,11 @@ def test_changes_after_the_synchronous_part_are_not_in_the_snapshot(asynchronous
     task = backend.snapshot(1)
     thread = threading.Thread(target=task.run, args=(sink,))
     thread.start()
-    assert sink.reached.wait(30)
+    assert sink.reached.wait(600)
     for key in range(20):
         put(backend, number, key, key + 1)
     sink.go_on.set()
-    thread.join(30)
+    thread.join(600)
     assert [read(backend, number, key) for key in range(20)] == [key + 1 for key in range(20)]
     restored = asynchronous.open([asynchronous.finish(writer)])
     assert [read(restored, number, key) for key in range(10)] == list(range(10))
@@ -535,10 +535,10 @@ def test_closing_the_backend_cancels_a_blocked_snapshot(asynchronous):
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert sink.reached.wait(30)
+    assert sink.reached.wait(600)
     backend.close()
     sink.go_on.set()
-    thread.join(30)
+    thread.join(600)
     assert isinstance(raised[0], SnapshotCancelledError)
     assert task.done
 
@@ -563,13 +563,13 @@ def test_states_can_be_registered_while_snapshots_run(asynchronous):
         sink = BlockingSink(writer)
         thread = threading.Thread(target=backend.snapshot(number).run, args=(sink,))
         thread.start()
-        assert sink.reached.wait(30)
+        assert sink.reached.wait(600)
         running.append((thread, sink, writer))
     for thread, sink, _ in running:
         assert thread.is_alive()
         sink.go_on.set()
     for number, (thread, _, writer) in enumerate(running):
-        thread.join(20)
+        thread.join(600)
         assert not thread.is_alive()
         assert writer.finish().entries == {f"state-{known}": 1 for known in range(number + 1)}
 
@@ -610,14 +610,14 @@ def test_two_threads_read_snapshots_while_the_owner_writes(asynchronous):
     started = threading.Barrier(3)
 
     def read_all(reader: int, task: Any) -> None:
-        started.wait(30)
+        started.wait(600)
         task.run(Shown(found[reader]))
 
     tasks = [backend.snapshot(number) for number in range(2)]
     threads = [threading.Thread(target=read_all, args=(reader, task)) for reader, task in enumerate(tasks)]
     for thread in threads:
         thread.start()
-    started.wait(30)
+    started.wait(600)
     rounds = 0
     while rounds == 0 or any(thread.is_alive() for thread in threads):
         rounds += 1
@@ -627,7 +627,7 @@ def test_two_threads_read_snapshots_while_the_owner_writes(asynchronous):
             assert (backend.current.key, handle.namespace) == (key, "ns")
             assert handle.value() == f"later {rounds}"
     for thread in threads:
-        thread.join(30)
+        thread.join(600)
     expected = [(key, "ns", "1") for key in range(1000)]
     assert [sorted(entries) for entries in found.values()] == [expected, expected]
 

@@ -120,7 +120,7 @@ class Buffered(type(types.STRING)):
         try:
             self.log.append(("to_arrow", self))
             if self.meeting is not None:
-                self.meeting.wait(30)
+                self.meeting.wait(600)
             return super().to_arrow(values)
         finally:
             self.busy.release()
@@ -184,7 +184,7 @@ def test_snapshots_that_are_written_at_the_same_time_share_no_serializer(asynchr
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert failures == []
     assert len(set(map(id, used(log, "to_arrow")))) == writers
     for file in files:

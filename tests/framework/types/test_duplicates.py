@@ -122,7 +122,7 @@ def in_threads(work: list[Callable[[], Any]]) -> list[Any]:
 
     def run(index: int) -> None:
         try:
-            start.wait(30)
+            start.wait(600)
             results[index] = work[index]()
         except BaseException as error:
             failures.append(error)
@@ -131,7 +131,7 @@ def in_threads(work: list[Callable[[], Any]]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     for failure in failures:
         raise failure
     return results

@@ -35,7 +35,7 @@ def test_a_file_that_comes_into_a_checkpoint_while_it_is_deleted_stays(
     coordinator = CheckpointCoordinator(job.folder)
     for epoch in range(4):
         job.epoch("run-1", epoch, coordinator)
-    assert coordinator.drain(60.0)
+    assert coordinator.drain(600.0)
     assert foreign.read_text() == "precious"
     assert [path.name for path in foreign.parent.iterdir()] == ["notes.txt"]
 

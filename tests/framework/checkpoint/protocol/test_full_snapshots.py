@@ -169,7 +169,7 @@ class Gate:
 
     def watch(self, operation: str, path: str) -> None:
         if operation == "write" and ".base.seg" in path:
-            assert self._open.wait(60), "nobody has opened the gate"
+            assert self._open.wait(600), "nobody has opened the gate"
             if self.broken is not None:
                 raise self.broken
 
@@ -240,7 +240,7 @@ class Task:
         )  # fmt: skip
         shared = () if self.before is None else self.before.parts[0].kept_files
         self.coordinator.acknowledge(Acknowledgement(who, self.folder.write_manifest(manifest, shared)))
-        assert self.coordinator.drain(60)
+        assert self.coordinator.drain(600)
         self.epoch += 1
         self.before = self.folder.read_metadata(self.epoch)
         self.model.update(changes)

@@ -197,7 +197,7 @@ def test_a_listener_is_notified_of_a_publication_before_the_last_task_continues(
     assert told.publications == []
     coordinator.acknowledge(second)
     assert told.publications == [(0, True)]
-    assert coordinator.drain(60.0)
+    assert coordinator.drain(600.0)
     metadata = job.folder.read_metadata(0)
     sizes = [segment.sizes["epochs"] for part in metadata.parts for segment in part.segments]
     assert [size > 0 for size in sizes] == [True, True]

@@ -194,7 +194,7 @@ def test_consent_to_a_set_back_does_not_outlast_its_epoch(job: Any) -> None:
     coordinator = CheckpointCoordinator(job.folder)
     for epoch in range(3):
         job.epoch("run-1", epoch, coordinator)
-    assert coordinator.drain(30.0)
+    assert coordinator.drain(600.0)
     job.folder.storage.write_atomic("_set-back-to-2", b"")
     job.epoch("run-2", 2, second := CheckpointCoordinator(job.folder))
     assert not job.folder.storage.exists("_set-back-to-2")

@@ -47,7 +47,7 @@ def test_each_savepoint_of_a_running_query_is_of_one_epoch(
     query = threading.Thread(target=run)
     query.start()
     try:
-        assert first_done.wait(60)
+        assert first_done.wait(600)
         taken = [Savepoint.create(tmp_path / f"{number}", local, tmp_path / "spark") for number in range(6)]
     finally:
         enough.set()

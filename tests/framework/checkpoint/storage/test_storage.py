@@ -243,14 +243,16 @@ def test_a_reader_sees_one_of_the_contents_and_never_a_mixture(local: Checkpoint
     contents = [bytes([letter]) * 50_000 for letter in b"abc"]
     local.write_atomic("f", contents[0])
     seen: set[bytes] = set()
-    done = threading.Event()
+    has_read, done = threading.Event(), threading.Event()
 
     def read() -> None:
         while not done.is_set():
             seen.add(local.read("f"))
+            has_read.set()
 
     reader = threading.Thread(target=read)
     reader.start()
+    assert has_read.wait(600)
     for number in range(60):
         local.write_atomic("f", contents[number % 3])
     done.set()

@@ -99,11 +99,11 @@ def test_of_two_failing_files_the_one_that_failed_first_is_reported(
     def watcher(operation: str, path: str) -> None:
         if operation == "create" and path.endswith("0.seg"):
             first_file_is_open.set()
-            assert both_submitted.wait(30)
-            assert isinstance(futures[1].exception(30), StorageError)
+            assert both_submitted.wait(600)
+            assert isinstance(futures[1].exception(600), StorageError)
             raise PermissionError(13, "the later one")
         if operation == "create":
-            assert first_file_is_open.wait(30)
+            assert first_file_is_open.wait(600)
             raise PermissionError(13, "the earlier one")
 
     unruly.handler.watcher = watcher
@@ -180,10 +180,10 @@ def test_an_interruption_waits_for_running_copies_and_deletes_what_they_wrote(
 
     def watcher(operation: str, path: str) -> None:
         if operation == "create" and not interrupted.is_set():
-            if both.wait(30) == 0:
+            if both.wait(600) == 0:
                 signal.pthread_kill(main, signal.SIGINT)
                 interrupted.set()
-            assert interrupted.wait(30)
+            assert interrupted.wait(600)
 
     unruly.handler.watcher = watcher
     main = threading.main_thread().ident
@@ -205,7 +205,7 @@ def test_an_interruption_while_files_are_being_submitted_leaves_nothing_of_those
             if first_runs.is_set():
                 raise KeyboardInterrupt
             future = super().submit(*arguments, **named)
-            assert first_runs.wait(30)
+            assert first_runs.wait(600)
             return future
 
         def shutdown(self, *arguments: Any, **named: Any) -> None:
@@ -215,7 +215,7 @@ def test_an_interruption_while_files_are_being_submitted_leaves_nothing_of_those
     def watcher(operation: str, path: str) -> None:
         if operation == "create":
             first_runs.set()
-            assert interrupted.wait(30)
+            assert interrupted.wait(600)
 
     monkeypatch.setattr(sys.modules[transfer.__module__], "ThreadPoolExecutor", Interrupted)
     unruly.handler.watcher = watcher
@@ -235,7 +235,7 @@ def test_an_interruption_while_a_thread_starts_waits_for_what_it_copies(
     def interrupted(thread: threading.Thread) -> None:
         start(thread)
         if thread.name.startswith("keyedstate-transfer"):
-            assert runs.wait(30)
+            assert runs.wait(600)
             raise KeyboardInterrupt
 
     def watcher(operation: str, path: str) -> None:
