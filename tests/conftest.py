@@ -13,7 +13,7 @@ from typing import Any
 
 import hypothesis
 import pytest
-from support.java import fast_start
+from support.java import fast
 
 from keyedstate.backend import BackendDescription
 from keyedstate.options import Configuration
@@ -70,7 +70,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and files_fit_in_memory():
         os.environ["TMPDIR"] = str(SHARED_MEMORY)
         tempfile.tempdir = None
-    os.environ.setdefault("JDK_JAVA_OPTIONS", fast_start())
+    os.environ.setdefault("JDK_JAVA_OPTIONS", fast())
     # A shell lets what it starts in the background ignore Ctrl-C, and so would all processes of the tests.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):

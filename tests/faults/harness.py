@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
-from support.java import fast_start
+from support.java import fast
 
 from faults import answer, plans, processes
 from faults.faulty_storage import SCHEME
@@ -188,7 +188,7 @@ class Harness:
             "PYTHONPATH": os.pathsep.join(path),
             "PYSPARK_PYTHON": sys.executable,
             # As in tests/conftest.py; a campaign may be started without pytest.
-            "JDK_JAVA_OPTIONS": fast_start(),
+            "JDK_JAVA_OPTIONS": fast(),
         }
         with self.log_of(self.lives).open("ab") as log:
             process = subprocess.Popen(
