@@ -33,7 +33,7 @@ class Waiting(KeyedProcessFunction):
         if row.v == WAITS and not (self.folder / "go").exists():
             (self.folder / "half").write_text(str(os.getpid()))
             (self.folder / "half").rename(self.folder / "waiting")
-            threading.Event().wait(120)
+            threading.Event().wait()
         self.n.update(self.n.value() + 1)
         yield ctx.key, self.n.value()
 

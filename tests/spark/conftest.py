@@ -156,7 +156,7 @@ class Stream:
         """Wait until the driver has cleaned up what the epochs so far have left."""
         from keyedstate.spark.task.acknowledgements import acknowledgements_of
 
-        assert acknowledgements_of(self.spark.sparkContext).drain(60.0)
+        assert acknowledgements_of(self.spark.sparkContext).drain(600.0)
 
     def failure(
         self,

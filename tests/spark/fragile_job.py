@@ -38,7 +38,7 @@ class Fragile(KeyedProcessFunction):
             raise RuntimeError("the first attempt")
         if row.v == WAITS_TO_BE_KILLED and not (self.folder / "waiting").exists():
             (self.folder / "waiting").touch()
-            threading.Event().wait(120)
+            threading.Event().wait()
         self.n.update(self.n.value() + 1)
         yield ctx.key, self.n.value()
 

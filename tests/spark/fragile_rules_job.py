@@ -47,7 +47,7 @@ class FragileRules(KeyedBroadcastProcessFunction):
             raise RuntimeError("the first attempt")
         if row.v == WAITS_TO_BE_KILLED and not (self.folder / "waiting").exists():
             (self.folder / "waiting").touch()
-            threading.Event().wait(120)
+            threading.Event().wait()
         yield ctx.key, self.n.value(), ctx.epoch, self.rules.get("epoch"), self.rules.get("times")
 
 

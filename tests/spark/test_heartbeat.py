@@ -59,9 +59,9 @@ def test_epochs_come_on_the_interval_without_input_and_state_is_kept(stream: Any
         out.writeStream.foreachBatch(sink).option("checkpointLocation", str(stream.spark_checkpoint)).start()
     )
     try:
-        assert third_idle.wait(120), query.exception()
+        assert third_idle.wait(600), query.exception()
         stream.add([{"k": "a", "v": 1}])
-        assert counted_again.wait(120), query.exception()
+        assert counted_again.wait(600), query.exception()
     finally:
         query.stop()
         stream.settle()

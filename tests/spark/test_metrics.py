@@ -116,7 +116,7 @@ def test_listeners_progress_and_log_have_the_metrics_of_every_epoch(
         query = stream.start(out)
         query.awaitTermination()
         stream.settle()
-        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()  # type: ignore[union-attr]
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(600_000)  # type: ignore[union-attr]
     finally:
         spark.streams.removeListener(told)
 
