@@ -18,8 +18,6 @@ ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 #: A test has nothing to gain from a better compiler.  What Java logs of archives would be in the output that
 #: Spark's launcher reads.
 _OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
-
-
 #: For each file that it renames on a local disk, Spark's own way starts several processes, ``readlink``.
 _FILES = "-Dspark.sql.streaming.checkpointFileManagerClass=org.apache.spark.sql.execution.streaming"
 

@@ -155,40 +155,30 @@ class Endless(Channels):
     """A channel that does not end while a file exists, so that there are as many checkpoints as it takes."""
 
     def __init__(self, slow: Path) -> None:
-        super().__init__([events("")])
         self._slow = slow
-        self.users: list[str] = []
+        self._batches = [_five_users(0)]
+        super().__init__(self._batches)
 
     def channels(self):
-        return [_EndlessChannel(self)]
+        (channel,) = super().channels()
+        read = channel.read
 
-    def batch(self, number: int) -> pa.RecordBatch | None:
-        """Return the rows of a batch; None behind the last one."""
-        if 5 * number == len(self.users):
-            if not self._slow.exists() and number >= 200:
-                return None
-            self.users += [f"u{row % 50}" for row in range(5 * number, 5 * number + 5)]
-        return events(self.users[5 * number : 5 * number + 5]).combine_chunks().to_batches()[0]
+        def paced():
+            time.sleep(0.002)
+            number = len(self._batches)
+            if channel.offset() == number and (self._slow.exists() or number < 200):
+                self._batches.append(_five_users(number))
+            return read()
+
+        channel.read = paced
+        return [channel]
+
+    def users(self) -> list[str]:
+        return pa.concat_tables(self._batches)["user"].to_pylist()
 
 
-class _EndlessChannel:
-    name = "0"
-
-    def __init__(self, source: Endless) -> None:
-        self._source = source
-        self._next = 0
-
-    def read(self):
-        time.sleep(0.002)
-        batch = self._source.batch(self._next)
-        self._next += batch is not None
-        return batch
-
-    def offset(self):
-        return self._next
-
-    def seek(self, offset):
-        self._next = offset
+def _five_users(number: int) -> pa.Table:
+    return events([f"u{row % 50}" for row in range(5 * number, 5 * number + 5)])
 
 
 class Failed(Exception):
@@ -222,7 +212,7 @@ def test_rows_between_two_operators_are_part_of_an_unaligned_checkpoint(tmp_path
     with pytest.raises(Failed):
         run(2)
     run(tasks_later)
-    assert sum(found.values(), Counter()) == _users_by_count(batches.users)
+    assert sum(found.values(), Counter()) == _users_by_count(batches.users())
 
 
 def _parts_of_checkpoint(config: dict[str, object], uid: str, epoch: int) -> Sequence[AttemptManifest]:
@@ -279,7 +269,7 @@ class NotesBarrier(Channels):
         offset = first.offset
 
         def noted():
-            # The channels tell their offsets when the barrier is sent.
+            # The run asks the channels for their offsets when it sends the barrier.
             if not self._before.exists():
                 self._before.write_text(str(offset() - 1 + sum(each.offset() for each in channels[1:])))
             return offset()

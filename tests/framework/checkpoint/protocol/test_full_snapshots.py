@@ -169,7 +169,7 @@ class Gate:
 
     def watch(self, operation: str, path: str) -> None:
         if operation == "write" and ".base.seg" in path:
-            assert self._open.wait(600), "nobody has opened the gate"
+            assert self._open.wait(600), "the test has not opened the gate"
             if self.broken is not None:
                 raise self.broken
 

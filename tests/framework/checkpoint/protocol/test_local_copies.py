@@ -235,7 +235,7 @@ def test_two_operators_and_two_processes_share_a_folder(
     other.task("run-1", 1, 0)
     assert other.read_remotely() == []
     identity = machine.job.identity("run-1", 3, 0)
-    # Without it the clean-up of the epochs before takes the file for one that nobody needs.
+    # Without this mark the clean-up of earlier epochs deletes the file: no checkpoint references it.
     machine.remote.write_started(identity)
     folder = open_with_copies(machine.folder, machine.remote, 3, None)
     output = folder.storage.open_output(f"data/{identity.nonce}.seg")
