@@ -102,6 +102,35 @@ def test_an_emergency_is_decided_at_once_whatever_the_intervals():
     assert world.cancelled == 1
 
 
+def test_a_process_that_grows_fast_is_measured_before_the_next_sample():
+    world = World()
+    table = world.table("counts", {0: 0}, entry_bytes=MIB // 4)
+    with world.running(AdaptivePolicy(options())) as step:
+        manager = step(100)
+        for _ in range(95):  # all before the next sample
+            table.add(0, 45)
+            world.clock.now += 1
+            manager.balance(world.tables, world.cancel)
+            assert world.machine.process is not None
+            assert world.machine.process <= 1.05 * 1024 * MIB
+    assert table.disk[0] > 0
+
+
+def test_a_policy_without_emergencies_sees_the_samples_of_its_interval_only():
+    """SP-01."""
+    world = World()
+    table = world.table("counts", {0: 0}, entry_bytes=MIB // 4)
+    policy = Scripted()
+    policy.check_interval_ms = 1
+    with world.running(policy) as step:
+        manager = step(100)
+        for _ in range(95):
+            table.add(0, 45)
+            world.clock.now += 1
+            manager.balance(world.tables, world.cancel)
+    assert [signals.sample.number for signals in policy.asked] == [2]
+
+
 def test_an_emergency_within_the_budget_moves_in_slices():
     world = World(ms_per_call=10)
     table = world.table("counts", {0: 2048}, entry_bytes=MIB // 4)

@@ -134,7 +134,7 @@ class TieredSpillManager(SpillManager):
 
     def balance(self, tables: Mapping[str, AnyStateTable], cancel_snapshots: Callable[[], int]) -> None:
         """Continue the present move, or look at a new measurement."""
-        sample = self._memory.monitor.latest
+        sample = self._memory.newest() if self._policy.sees_emergencies else self._memory.monitor.latest
         if sample.number != self._seen:
             self._seen = sample.number
             self._adopt(tables)

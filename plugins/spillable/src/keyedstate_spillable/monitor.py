@@ -30,6 +30,10 @@ _OTHERS_AT_FIRST = 0.5
 #: Part of the budget that must have been spilled before freed memory is returned to the system: that takes
 #: milliseconds.
 _WORTH_RETURNING = 0.02
+#: Part of the budget by which a process has grown before it is measured at once.
+_NOTABLE_GROWTH = 0.02
+#: Milliseconds between two looks at the resident set alone.
+_LOOK_MS = 5
 
 
 #: The resident set of this process when it loaded the backend, when none of it was state.
@@ -67,6 +71,8 @@ class MemoryMonitor:
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._interval_ms = _LONGEST_MS
+        #: When `newest` looked last.
+        self._looked_ms = clock()
         self._thread: threading.Thread | None = None
         gc.callbacks.append(self._on_collection)
         self.latest = MemorySample(0, clock())
@@ -103,6 +109,20 @@ class MemoryMonitor:
             self._system.pressure(),
         )
         return self.latest
+
+    def newest(self, notable_bytes: int) -> MemorySample:
+        """Return `latest`, or a new sample where the process has grown by more bytes since then.
+
+        A process can fill its memory between two samples: at a gigabyte in a second it grows by 100 MB.
+        """
+        sample, now = self.latest, self._clock()
+        if now - max(self._looked_ms, sample.time_ms) < _LOOK_MS:
+            return sample
+        self._looked_ms = now
+        process, before = self._system.process_bytes(), sample.process_bytes
+        if process is None or before is None or process - before <= notable_bytes:
+            return sample
+        return self.sample()
 
     def return_freed(self) -> int:
         """Return freed memory to the system, measure again, and return the bytes that were of objects.
@@ -195,6 +215,10 @@ class MemoryAccount:
         self._returned = 0
         #: The largest resident set, or where an emergency begins.
         self._record = max(occupied, int(EMERGENCY_MARK * budget))
+
+    def newest(self) -> MemorySample:
+        """Return the newest sample, a new one where the process has grown by 2 % of the budget since then."""
+        return self.monitor.newest(int(_NOTABLE_GROWTH * self.budget))
 
     def note(self, instance: object, entry_bytes: int, sample: MemorySample) -> tuple[int, int]:
         """Note the estimate of an instance's entries; return those of all instances, and the used memory."""
