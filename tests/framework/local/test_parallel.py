@@ -87,69 +87,6 @@ def test_the_watermark_is_that_of_the_slowest_channel(config):
     assert found["n"] == [14] * 10
 
 
-class Behind(KeyedProcessFunction):
-    """Waits at its first row, and yields for each whether the watermark has passed it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def process(self, row, ctx):
-        (self._folder / "waits").touch()
-        while not (self._folder / "continues").exists():
-            time.sleep(0.01)
-        yield ctx.key, int(ctx.timestamp <= ctx.watermark)
-
-
-class HourLater(Channels):
-    """Rows for which the task has no room, rows far ahead of them, and a channel that waits for both.
-
-    While the task waits and the first rows do, `now` moves by an hour, after which all but those are idle.
-    """
-
-    def __init__(self, folder: Path, rows: list[pa.Table], ahead: list[pa.Table]) -> None:
-        super().__init__(rows, ahead)
-        self._folder = folder
-        self.now = 1_700_000_000_000
-        self.name = "clock"
-        self._read = -1
-        self._is_over = False
-
-    def channels(self):
-        self._rows, ahead = super().channels()
-        return [self._rows, ahead, self]
-
-    def read(self):
-        if self._is_over:
-            return None
-        if self.now > 1_700_000_000_000:
-            # The watermark at the later time is sent.
-            (self._folder / "continues").touch()
-            self._is_over = True
-        elif self._rows.offset() == self._read and (self._folder / "waits").exists():
-            # They were not read in this turn of the run.
-            self.now += 3_600_000
-        self._read = self._rows.offset()
-        return pa.RecordBatch.from_pylist([], schema=self.schema)
-
-    def offset(self):
-        return 0
-
-
-def test_a_channel_whose_rows_wait_for_room_is_not_idle(tmp_path, config, monkeypatch):
-    """WM-02: its next rows are not late."""
-    large = [
-        pa.table({"user": ["a"], "ts": [minute(number)], "text": ["x" * 500_000]}) for number in range(20)
-    ]
-    ahead = pa.table({"user": ["a"], "ts": [minute(1000)], "text": [""]})
-    source = HourLater(tmp_path, large, [ahead])
-    monkeypatch.setattr("keyedstate.local.parallel.operator.system_clock", lambda: source.now)
-    by_minute = EventTime("ts", delay="0 s", idle="1 minute")
-    # A checkpoint that begins waits for the task.
-    config |= {**TWO, "checkpoint.interval": "1 hour"}
-    stream = keyed(source, "user", uid="w", config=config, event_time=by_minute)
-    assert sum(stream.process(Behind(tmp_path), COUNTS).to_table()["n"].to_pylist()) == 0
-
-
 def test_timers_fire_in_the_task_of_their_key(config):
     rows = Channels([events("abc", [0, 0, 0])], [events("abcd", [10, 20, 30, 40])])
     stream = keyed(rows, "user", uid="silence", config=config | TWO, event_time=BY_MINUTE)

@@ -224,6 +224,7 @@ class _Running:
             elif isinstance(message, pa.RecordBatch):
                 yield message
         for operator in self._operators.values():
+            operator.count_turn()
             operator.send_watermark()
 
     def _has_room(self, subtask: SubtaskProcess) -> bool:

@@ -152,15 +152,19 @@ class ParallelOperator:
         """Note that more rows belong to the next ones of a channel."""
         self._continuing.add(feed)
 
+    def count_turn(self) -> None:
+        """Count the time of a turn of the run, in which the channels had no rows or were not read."""
+        self._inputs.count_turn()
+        for feed in self._feeds():
+            if feed.waits or feed in self._passed:
+                # That it has no rows does not mean that there are none.
+                self._inputs.pause(feed.number, feed.name)
+
     def send_watermark(self) -> None:
         """Send the watermark of all channels into each of them, if it has grown.
 
         It also grows without rows: an idle channel holds nothing back.
         """
-        for feed in self._feeds():
-            if feed.waits or feed in self._passed:
-                # That it has no rows does not mean that there are none.
-                self._inputs.pause(feed.number, feed.name)
         watermark = self._inputs.watermark()
         if watermark is not None and (self._watermark is None or watermark > self._watermark):
             self._watermark = watermark

@@ -56,7 +56,7 @@ class InputChannels:
     def __init__(self, plan: OperatorPlan, clock: Clock) -> None:
         self._plan = plan
         self._clock = clock
-        self._time = OperatorTime((), None)
+        self._time = OperatorTime((), None, 0)
         self._channels: list[tuple[int, SourceChannel]] = []
         self.upstream: list[tuple[int, str]] = []
         for number, input_ in enumerate(plan.read.inputs):
@@ -79,16 +79,15 @@ class InputChannels:
     def restore(self, checkpoint: CheckpointMetadata | None, watermark: int | None) -> None:
         """Move the channels to their positions in a checkpoint, whose watermark continues."""
         positions = self._restored = {} if checkpoint is None else self._positions_in(checkpoint)
-        self._time = OperatorTime(self._plan.partitions.event_times, watermark)
-        now = self._clock()
+        self._time = OperatorTime(self._plan.partitions.event_times, watermark, self._clock())
         for number, name in self.upstream:
             position = positions.get(str(number + 1), {}).get(_UPSTREAM)
-            self._time.add_channel(number, name, _times(position), now)
+            self._time.add_channel(number, name, _times(position))
         for number, channel in self._channels:
             position = positions.get(str(number + 1), {}).get(channel.name)
             if position is not None:
                 channel.seek(position["offset"])
-            self._time.add_channel(number, channel.name, _times(position), now)
+            self._time.add_channel(number, channel.name, _times(position))
 
     def _positions_in(self, checkpoint: CheckpointMetadata) -> Mapping[str, Any]:
         """Return positions as `AttemptManifest.positions` has them; those of Spark are in its savepoint."""
@@ -130,7 +129,7 @@ class InputChannels:
             return list(self.reading)
         now = self._clock()
         for place, (number, channel) in enumerate(self._channels):
-            watermark = self._time.of_channel(number, channel.name, now)
+            watermark = self._time.of_channel(number, channel.name)
             if (number, channel) not in self.reading:
                 watermark = END_OF_TIME
             status = WatermarkStatus.IDLE if watermark is None else WatermarkStatus.ACTIVE
@@ -140,7 +139,7 @@ class InputChannels:
         self._alignment.advance(now)
         paused = [self._channels[place] for place in self._alignment.paused]
         for number, channel in paused:
-            self._time.paused(number, channel.name, now)
+            self._time.paused(number, channel.name)
         return [each for each in self.reading if each not in paused]
 
     def keyed(
@@ -154,7 +153,7 @@ class InputChannels:
         columns = self._plan.read.inputs[number].columns
         _check_columns(batch.schema, columns.given_schema, channel)
         rows = columns.with_key_columns(batch_as_spark_reads(batch, columns.given_schema))
-        self._time.saw(number, channel, rows, self._clock(), more_follow=more_follow)
+        self._time.saw(number, channel, rows, more_follow=more_follow)
         if self._plan.connected is not None:
             rows = self._plan.connected.union(number, rows)
         partitions = self._plan.partitions
@@ -172,13 +171,17 @@ class InputChannels:
         """Whether all channels have ended."""
         return not self.reading and self._ended_upstream == set(self.upstream)
 
+    def count_turn(self) -> None:
+        """Count the time of a turn of the run, in which its channels are read once, as without rows."""
+        self._time.count_turn(self._clock())
+
     def pause(self, number: int, channel: str) -> None:
         """Note that the rows of a channel wait: it is not idle."""
-        self._time.paused(number, channel, self._clock())
+        self._time.paused(number, channel)
 
     def watermark(self) -> int | None:
         """Return the watermark of all channels now; None without event time, and before the first row."""
-        return self._time.watermark(self._clock())
+        return self._time.watermark()
 
     def positions(self) -> dict[str, Any]:
         """Return the positions as `AttemptManifest.positions` has them."""

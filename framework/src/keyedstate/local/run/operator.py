@@ -58,7 +58,8 @@ class RunningOperator:
         return self._inputs.reading
 
     def readable(self) -> list[tuple[int, SourceChannel]]:
-        """Return the channels to read now."""
+        """Begin a turn of the run; return the channels to read in it."""
+        self._inputs.count_turn()
         return self._inputs.readable()
 
     def begin(self) -> Iterator[pa.RecordBatch]:
