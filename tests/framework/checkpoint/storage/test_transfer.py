@@ -198,29 +198,30 @@ def test_an_interruption_while_files_are_being_submitted_leaves_nothing_of_those
     source: CheckpointStorage, unruly: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """XFER-01."""
-    first_runs, interrupted = threading.Event(), threading.Event()
+    first_runs, interrupted, created = threading.Event(), threading.Event(), []
 
     class Interrupted(ThreadPoolExecutor):
         def submit(self, *arguments: Any, **named: Any) -> Future[Any]:
             if first_runs.is_set():
+                interrupted.set()
                 raise KeyboardInterrupt
             future = super().submit(*arguments, **named)
             assert first_runs.wait(600)
             return future
 
-        def shutdown(self, *arguments: Any, **named: Any) -> None:
-            interrupted.set()
-            super().shutdown(*arguments, **named)
-
     def watcher(operation: str, path: str) -> None:
         if operation == "create":
             first_runs.set()
             assert interrupted.wait(600)
+            # A transfer that does not wait for this copy has deleted what it found.
+            time.sleep(0.2)
+            created.append(path)
 
     monkeypatch.setattr(sys.modules[transfer.__module__], "ThreadPoolExecutor", Interrupted)
     unruly.handler.watcher = watcher
     with pytest.raises(KeyboardInterrupt):
         transfer(source, unruly.storage, fill_small(source, 2), threads=2)
+    assert set(created) == {"state/copy/0.seg"}
     assert list(unruly.storage.list("copy")) == []
 
 
