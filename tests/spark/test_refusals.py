@@ -110,6 +110,7 @@ def test_a_state_folder_that_is_deleted_between_epochs_stops_the_query(stream: A
 
     def lose_state(batch: DataFrame, epoch: int) -> None:
         batch.collect()
+        stream.settle()
         shutil.rmtree(stream.state)
 
     message = stream.failure(counts(stream, one_backend), lose_state)

@@ -155,8 +155,8 @@ def test_another_process_stops_a_query_with_a_savepoint(stream: Any, tmp_path: P
     add(stream, *range(3))
     running = Query(stream, tmp_path / "first")
     running.query.processAllAvailable()
-    asked = ask(tmp_path / "first", tmp_path / "savepoint", "--drain", "--timeout", "200", "--format", "json")
-    running.query.awaitTermination(250)
+    asked = ask(tmp_path / "first", tmp_path / "savepoint", "--drain", "--timeout", "600", "--format", "json")
+    assert running.query.awaitTermination(600)
     out, err = asked.communicate()
     assert asked.returncode == 0, err
     assert not running.query.isActive
@@ -175,12 +175,13 @@ def test_a_new_query_in_the_folders_of_a_deleted_one_is_stopped(stream: Any, tmp
     first = Query(stream, folder)
     first.query.processAllAvailable()
     # The driver knows the query of the folder by now.
-    assert ask(folder, tmp_path / "taken", "--timeout", "200").wait() == 0
-    first.query.awaitTermination(250)
+    assert ask(folder, tmp_path / "taken", "--timeout", "600").wait() == 0
+    assert first.query.awaitTermination(600)
+    stream.settle()
     shutil.rmtree(folder)
     second = Query(stream, folder)
     second.query.processAllAvailable()
-    asked = ask(folder, tmp_path / "savepoint", "--timeout", "30")
+    asked = ask(folder, tmp_path / "savepoint", "--timeout", "600")
     _, err = asked.communicate()
     assert asked.returncode == 0, err
     assert not second.query.isActive
@@ -192,7 +193,7 @@ def test_a_damaged_request_for_one_query_does_not_keep_others_running(stream: An
     for query in (one.query, other.query):
         query.processAllAvailable()
     (tmp_path / "one" / "state" / "count" / "_stop").write_bytes(b"damaged")
-    asked = ask(tmp_path / "other", tmp_path / "savepoint", "--timeout", "30")
+    asked = ask(tmp_path / "other", tmp_path / "savepoint", "--timeout", "600")
     _, err = asked.communicate()
     assert asked.returncode == 0, err
     assert one.query.isActive
