@@ -12,7 +12,7 @@ import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, pairwise, repeat
+from itertools import compress, count, pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from keyedstate.checkpoint.format.segment import (
     SegmentWriter,
     canonical_column,
     canonical_values,
+    decoded,
     record_batches,
 )
 from keyedstate.checkpoint.format.segment_format import COLUMNS, SegmentFile
@@ -36,9 +37,6 @@ from keyedstate.types import BOOLEAN, INT32, nullable, tuple_of
 
 #: Entries that go into one columnar batch, as in a snapshot; it may have up to twice as many.
 _BATCH_ENTRIES = 16_384
-
-#: A changed entry by (namespace, key): whether it is there, and its value.
-_Overlay = dict[tuple[Any, Any], tuple[bool, Any]]
 
 
 def write_delta(
@@ -184,6 +182,12 @@ class _ChangedColumns:
     #: By key group and address, the row of the last change.
     rows: dict[int, dict[tuple[Any, Any], int]]
 
+    def written(self, rows: Mapping[tuple[Any, Any], int]) -> Iterator[pa.RecordBatch]:
+        """Yield the entries of a key group that deltas wrote."""
+        present = [row for row in rows.values() if self.present[row]]
+        if present:
+            yield from self.entries.take(pa.array(present, pa.int64())).to_batches()
+
 
 def _may_be_in(column: pa.Array, wanted: pa.Array) -> pa.Array:
     """Return a mask that excludes only values which are surely not among others of their type."""
@@ -200,8 +204,7 @@ class ChainHandle(StateHandle):
     """A full snapshot and the deltas that followed it, read as one snapshot.
 
     The deltas are in the order in which they were written.  The states are those after the last delta; their
-    serializers read every file.  Memory has the deltas of a state until their key groups were read, and never
-    the full snapshot.
+    serializers read every file.  Memory has the deltas of the state that is read, and never the full snapshot.
     """
 
     def __init__(
@@ -210,11 +213,8 @@ class ChainHandle(StateHandle):
         self._full = full
         self._deltas = deltas
         self._states = {meta.name: meta for meta in states}
-        #: By state, the changes of the key groups that were not read yet, and the key groups that were.
-        self._overlays: dict[str, dict[int, _Overlay]] = {}
-        self._consumed: dict[str, set[int]] = {}
-        #: By state, for `columns`.
-        self._changed: dict[str, _ChangedColumns] = {}
+        #: Of the state that was read last: states are read one after the other.
+        self._changes: tuple[str, _ChangedColumns] | None = None
 
     @property
     def key_groups(self) -> KeyGroupRange:
@@ -225,69 +225,51 @@ class ChainHandle(StateHandle):
         return tuple(self._states.values())
 
     def occupied(self, state: str, key_groups: KeyGroupRange) -> Iterable[int]:
-        if self._consumed.setdefault(state, set()) or state not in self._overlays:
-            self._make_overlays(state)
-        changed = (key_group for key_group in self._overlays[state] if key_group in key_groups)
+        changed = (key_group for key_group in self._changes_of(state).rows if key_group in key_groups)
         return sorted({*self._full.occupied(state, key_groups), *changed})
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         """Yield the entries of the full snapshot that no delta changed, then those that deltas wrote."""
-        overlay = self._take_overlay(state, key_group)
+        meta, changed = self._states[state], self._changes_of(state)
+        rows = changed.rows.get(key_group, {})
         # Asked for first: most entries are not changed, and a pair is dearer to make than to look up a key.
-        changed = {key for _, key in overlay}
-        for batch in self._full.entries(state, key_group):
-            if not changed or changed.isdisjoint(batch.keys):
-                yield batch
-                continue
-            kept = [
-                key not in changed or (namespace, key) not in overlay
-                for namespace, key in zip(batch.namespaces, batch.keys, strict=True)
-            ]
-            columns = batch.namespaces, batch.keys, batch.values
-            yield EntryBatch(*(list(compress(column, kept)) for column in columns))
-        written = [(*address, value) for address, (is_there, value) in overlay.items() if is_there]
-        if written:
-            namespaces, keys, values = zip(*written, strict=True)
-            yield EntryBatch(namespaces, keys, values)
+        keys = {key for _, key in rows}
+        for columns in self._full.columns(state, key_group):
+            batch = decoded(meta, columns)
+            if not keys.isdisjoint(batch.keys):
+                kept = [address not in rows for address in zip(batch.namespaces, batch.keys, strict=True)]
+                parts = batch.namespaces, batch.keys, batch.values
+                batch = EntryBatch(*(list(compress(part, kept)) for part in parts))
+            yield batch
+        yield from (decoded(meta, columns) for columns in changed.written(rows))
 
     def columns(self, state: str, key_group: int) -> Iterator[pa.RecordBatch]:
         """Yield the same entries in their stored form: the columns `segment_format.COLUMNS`, verified.
 
         Only those entries of the full snapshot become Python objects whose keys deltas may have changed.
         """
-        if state not in self._changed:
-            self._changed[state] = self._changed_columns(state)
-        changed = self._changed[state]
+        changed = self._changes_of(state)
         rows = changed.rows.get(key_group, {})
         keys = changed.entries.column("key").take(pa.array(rows.values(), pa.int64())).combine_chunks()
         for batch in self._full.columns(state, key_group):
-            kept = self._not_changed(state, batch, keys, rows)
-            yield batch if kept is None else batch.filter(kept)
-        present = [row for row in rows.values() if changed.present[row]]
-        if present:
-            yield from changed.entries.take(pa.array(present, pa.int64())).to_batches()
+            places = pc.indices_nonzero(_may_be_in(batch.column(1), keys)) if rows else ()
+            if len(places):
+                kept = np.ones(batch.num_rows, np.bool_)
+                kept[places] = [address not in rows for address in self._addresses(state, batch.take(places))]
+                batch = batch.filter(pa.array(kept))
+            yield batch
+        yield from changed.written(rows)
 
-    def _not_changed(
-        self, state: str, batch: pa.RecordBatch, changed_keys: pa.Array, rows: Mapping[tuple[Any, Any], int]
-    ) -> pa.Array | None:
-        """Return which entries of the full snapshot no delta has changed; None for all of them."""
-        if not rows:
-            return None
-        candidates = _may_be_in(batch.column(1), changed_keys)
-        places = pc.indices_nonzero(candidates).to_numpy()
-        if not len(places):
-            return None
-        namespaces, keys = self._addresses(state, batch.take(pa.array(places)))
-        kept = np.ones(batch.num_rows, np.bool_)
-        kept[places] = [address not in rows for address in zip(namespaces, keys, strict=True)]
-        return pa.array(kept)
-
-    def _addresses(self, state: str, columns: pa.RecordBatch | pa.Table) -> tuple[list[Any], list[Any]]:
+    def _addresses(self, state: str, columns: pa.RecordBatch) -> Iterator[tuple[Any, Any]]:
         meta = self._states[state]
-        return (
-            canonical_column(meta.namespace_serializer, columns.column(0)),
-            canonical_column(meta.key_serializer, columns.column(1)),
-        )
+        namespaces = canonical_column(meta.namespace_serializer, columns.column(0))
+        return zip(namespaces, canonical_column(meta.key_serializer, columns.column(1)), strict=True)
+
+    def _changes_of(self, state: str) -> _ChangedColumns:
+        if self._changes is None or self._changes[0] != state:
+            self._changes = None
+            self._changes = state, self._changed_columns(state)
+        return self._changes[1]
 
     def _changed_columns(self, state: str) -> _ChangedColumns:
         meta = self._states[state]
@@ -298,56 +280,23 @@ class ChainHandle(StateHandle):
         rows: dict[int, dict[tuple[Any, Any], int]] = {}
         for delta in self._deltas:
             for batch in delta.columns(state, delta.key_groups.start):
-                groups, there, values = batch.column(2).flatten()
-                self._check_groups(delta, groups.to_numpy())
+                group_column, there, values = batch.column(2).flatten()
+                groups = group_column.to_numpy()
+                stray = groups[(groups < self.key_groups.start) | (groups > self.key_groups.end)]
+                if len(stray):
+                    raise CorruptFileError(delta.location, f"a change of key group {stray[0]} is in it")
                 batches.append(pa.record_batch([batch.column(0), batch.column(1), values], schema=schema))
-                addresses = zip(*self._addresses(state, batch), strict=True)
-                for row, (group, address) in enumerate(
-                    zip(groups.to_pylist(), addresses, strict=True), len(present)
-                ):
-                    of_group = rows.setdefault(group, {})
-                    # To the end of the dict, in the same order as `entries`.
-                    of_group.pop(address, None)
-                    of_group[address] = row
+                addresses = list(self._addresses(state, batch))
+                # A delta is written key group by key group, so its entries come in a few runs.
+                bounds = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
+                for start, end in pairwise(bounds):
+                    of_group = rows.setdefault(int(groups[start]), {})
+                    of_group.update(zip(addresses[start:end], count(len(present) + start), strict=False))
                 present += there.to_pylist()
-        return _ChangedColumns(pa.Table.from_batches(batches, schema), present, rows)
+        # In one chunk, which `take` needs not look for.
+        return _ChangedColumns(pa.Table.from_batches(batches, schema).combine_chunks(), present, rows)
 
     def close(self) -> None:
         """Close all files."""
         for handle in (self._full, *self._deltas):
             handle.close()
-
-    def _take_overlay(self, state: str, key_group: int) -> _Overlay:
-        """Return the changes of one key group, with new values: tables change theirs in place."""
-        consumed = self._consumed.setdefault(state, set())
-        if state not in self._overlays or key_group in consumed:
-            self._make_overlays(state)
-        consumed.add(key_group)
-        return self._overlays[state].pop(key_group, {})
-
-    def _make_overlays(self, state: str) -> None:
-        self._consumed[state].clear()
-        overlays = self._overlays[state] = {}
-        for delta in self._deltas:
-            self._apply(delta, state, overlays)
-
-    def _apply(self, delta: SegmentHandle, state: str, overlay: dict[int, _Overlay]) -> None:
-        serializer = self._states[state].value_serializer
-        for batch in delta.columns(state, delta.key_groups.start):
-            group_column, there_column, value_column = batch.column(2).flatten()
-            groups = group_column.to_numpy()
-            self._check_groups(delta, groups)
-            there = there_column.to_pylist()
-            values = canonical_values(serializer, serializer.from_arrow(value_column))
-            addresses = list(zip(*self._addresses(state, batch), strict=True))
-            # A delta is written key group by key group, so its entries come in a few runs.
-            bounds = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(groups)]
-            for start, end in pairwise(bounds):
-                changes = zip(there[start:end], values[start:end], strict=True)
-                of_group = overlay.setdefault(int(groups[start]), {})
-                of_group.update(zip(addresses[start:end], changes, strict=True))
-
-    def _check_groups(self, delta: SegmentHandle, groups: np.ndarray[Any, Any]) -> None:
-        stray = groups[(groups < self.key_groups.start) | (groups > self.key_groups.end)]
-        if len(stray):
-            raise CorruptFileError(delta.location, f"a change of key group {stray[0]} is in it")

@@ -388,16 +388,7 @@ class SegmentHandle(StateHandle):
 
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         for columns in self.columns(state, key_group):
-            meta = self._meta_of_states()[state]
-            if isinstance(meta.value_serializer, AccumulatorsSerializer):
-                # A table may take them as they are.
-                yield ArrowEntryBatch(meta, columns)
-                continue
-            yield EntryBatch(
-                canonical_column(meta.namespace_serializer, columns.column(0)),
-                canonical_column(meta.key_serializer, columns.column(1)),
-                canonical_values(meta.value_serializer, meta.value_serializer.from_arrow(columns.column(2))),
-            )
+            yield decoded(self._meta_of_states()[state], columns)
 
     def columns(self, state: str, key_group: int) -> Iterator[pa.RecordBatch]:
         """Yield the same entries in their stored form: the columns `segment_format.COLUMNS`, verified."""
@@ -452,6 +443,18 @@ class SegmentHandle(StateHandle):
             if self._run.size != end - offset:
                 raise CorruptFileError(self.location, "it ends within its streams")
         return self._run.slice(offset - self._run_offset, length)
+
+
+def decoded(meta: StateMeta, columns: pa.RecordBatch) -> EntryBatch[Any, Any, Any]:
+    """Return stored entries as tables take them."""
+    if isinstance(meta.value_serializer, AccumulatorsSerializer):
+        # A table may take them as they are.
+        return ArrowEntryBatch(meta, columns)
+    return EntryBatch(
+        canonical_column(meta.namespace_serializer, columns.column(0)),
+        canonical_column(meta.key_serializer, columns.column(1)),
+        canonical_values(meta.value_serializer, meta.value_serializer.from_arrow(columns.column(2))),
+    )
 
 
 def canonical_column(serializer: TypeSerializer[Any], column: pa.Array | pa.ChunkedArray) -> list[Any]:
