@@ -23,8 +23,7 @@ from keyedstate.checkpoint import (
     find_restore_point,
 )
 from keyedstate.checkpoint.protocol import local_copies
-from keyedstate.checkpoint.protocol.local_copies import LocalCopy, open_with_copies
-from keyedstate.checkpoint.protocol.local_copies_folder import CopiesFolder
+from keyedstate.checkpoint.protocol.local_copies import open_with_copies
 from keyedstate.errors import StorageError
 
 
@@ -198,7 +197,7 @@ def test_what_failed_attempts_leave_goes_with_their_epoch(machine: Machine) -> N
 
 def test_a_copy_that_a_killed_process_was_writing_is_swept(machine: Machine) -> None:
     machine.epoch("run-1", 0)
-    mine = LocalCopy(CopiesFolder(machine.folder, machine.remote.storage.uri), 1, "data/mine.seg")
+    mine = open_with_copies(machine.folder, machine.remote, 1, None).storage.open_output("data/mine.seg")
     killed = subprocess.run(
         [sys.executable, "-c", _BEGIN_AND_DIE, machine.folder, machine.remote.storage.uri]
     )
@@ -206,7 +205,7 @@ def test_a_copy_that_a_killed_process_was_writing_is_swept(machine: Machine) -> 
     assert sorted(name.split(".")[0] for name in unfinished(machine)) == ["left", "mine"]
     machine.task("run-1", 1, 0)
     assert [name.split(".")[0] for name in unfinished(machine)] == ["mine"]
-    mine.finish()
+    mine.close()
     assert "mine.seg" in [path.name for path in machine.copies()]
 
 

@@ -204,7 +204,7 @@ class ChainHandle(StateHandle):
     """A full snapshot and the deltas that followed it, read as one snapshot.
 
     The deltas are in the order in which they were written.  The states are those after the last delta; their
-    serializers read every file.  Memory has the deltas of the state that is read, and never the full snapshot.
+    serializers read every file.  Memory has the deltas of the state that is read, never the full snapshot.
     """
 
     def __init__(

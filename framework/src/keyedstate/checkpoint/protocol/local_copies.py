@@ -16,18 +16,18 @@ import contextlib
 import hashlib
 import logging
 import os
-import zlib
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import pyarrow as pa
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.format.native_snapshot import StoredNativeFile
+from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.format.segment_format import SegmentFile, read_index
 from keyedstate.checkpoint.protocol.local_copies_folder import CopiesFolder, delete
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
@@ -48,15 +48,10 @@ def with_local_copies(
     config: Configuration,
     default_folder: Path | None,
 ) -> OperatorFolder:
-    """Return the operator's folder with local copies as the option ``checkpoint.local-copies`` says.
+    """Return what `open_with_copies` does, or the folder as it is where ``checkpoint.local-copies`` is off.
 
-    Parameters
-    ----------
-    restore_point : CheckpointMetadata or None
-        The published checkpoint that the epoch begins from.
-    default_folder : Path or None
-        Its subfolder has the copies where ``checkpoint.local-copies-dir`` is not set; None for no copies
-        then.
+    The copies are where ``checkpoint.local-copies-dir`` says, else in a subfolder of `default_folder`; with
+    neither there are none.
     """
     if config[CHECKPOINT_LOCAL_COPIES] == "off":
         return operator
@@ -99,65 +94,6 @@ def open_with_copies(
     return opened
 
 
-class LocalCopy:
-    """The copy of a file that is being written; an error of the copy is logged, and ends the copy alone."""
-
-    def __init__(self, folder: CopiesFolder, epoch: int, path: str) -> None:
-        self._folder = folder
-        self._epoch = epoch
-        self._path = path
-        #: Its final and its present name; None before it was created.
-        self._names: tuple[Path, Path] | None = None
-        self._stream: Any = None
-        self._guarded(self._open)
-
-    def write(self, data: bytes) -> None:
-        """Append bytes."""
-        if self._stream is not None:
-            self._guarded(lambda: self._stream.write(data))
-
-    def finish(self) -> None:
-        """Publish the copy; the file itself must be complete."""
-        if self._stream is not None:
-            self._guarded(self._publish)
-
-    def abort(self) -> None:
-        """Delete the copy, also a finished one."""
-        self._discard()
-        if self._names is not None:
-            delete(self._names[0])
-
-    def _open(self) -> None:
-        target, unfinished, descriptor = self._folder.create(self._epoch, self._path)
-        self._names = target, unfinished
-        # Not synced, here and below: a copy that a crash of the machine damages is found when it is verified.
-        self._stream = os.fdopen(descriptor, "wb")
-
-    def _publish(self) -> None:
-        assert self._names is not None, "a copy that was begun"
-        target, unfinished = self._names
-        self._stream.flush()
-        # Before it is closed, and so unlocked: another task would delete it.
-        os.replace(unfinished, target)
-        self._stream.close()
-        self._stream = None
-
-    def _guarded(self, action: Callable[[], object]) -> None:
-        try:
-            action()
-        except OSError as error:
-            _log.warning("the local copy of %s in %s is abandoned: %s", self._path, self._folder.path, error)
-            self._discard()
-
-    def _discard(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-        if self._names is not None:
-            delete(self._names[1])
-
-
 @dataclass(frozen=True)
 class CopyingStorage(CheckpointStorage):
     """An operator's storage whose data files have local copies."""
@@ -176,7 +112,7 @@ class CopyingStorage(CheckpointStorage):
         return self.remote.child(*parts)
 
     def open_output(self, path: str) -> OutputFile:
-        return _CopiedOutput(super().open_output(path), LocalCopy(self.copies, self.epoch, path))
+        return _CopiedOutput(super().open_output(path), self.copies, self.epoch, path)
 
     def open_input(self, path: str) -> InputFile:
         """Open the local copy if it is the described file, and otherwise the file itself."""
@@ -192,23 +128,60 @@ class CopyingStorage(CheckpointStorage):
 
 
 class _CopiedOutput(OutputFile):
-    """Writes a file and its copy; only the file's own errors count."""
+    """Writes a file and its copy; an error of the copy is logged, and ends the copy alone."""
 
-    def __init__(self, output: OutputFile, local: LocalCopy) -> None:
+    def __init__(self, output: OutputFile, folder: CopiesFolder, epoch: int, path: str) -> None:
         self._output = output
-        self._copy = local
+        self._folder = folder
+        self._epoch = epoch
+        self._path = path
+        #: The copy's final and its present name; none before it was created.
+        self._names: tuple[Path, ...] = ()
+        self._copy: BinaryIO | None = None
+        self._guarded(self._create)
 
     def write(self, data: bytes) -> None:
         self._output.write(data)
-        self._copy.write(data)
+        if self._copy is not None:
+            self._guarded(partial(self._copy.write, data))
 
     def close(self) -> None:
         self._output.close()
-        self._copy.finish()
+        if self._copy is not None:
+            self._guarded(partial(self._publish, self._copy))
 
     def abort(self) -> None:
-        self._copy.abort()
+        self._discard()
         self._output.abort()
+
+    def _create(self) -> None:
+        target, unfinished, descriptor = self._folder.create(self._epoch, self._path)
+        self._names = target, unfinished
+        # Not synced, here and below: a copy that a crash of the machine damages is found when it is verified.
+        self._copy = os.fdopen(descriptor, "wb")
+
+    def _publish(self, copy: BinaryIO) -> None:
+        target, unfinished = self._names
+        copy.flush()
+        # Before it is closed, and so unlocked: another task would delete it.
+        os.replace(unfinished, target)
+        copy.close()
+        self._copy = None
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        try:
+            action()
+        except OSError as error:
+            _log.warning("the local copy of %s in %s is abandoned: %s", self._path, self._folder.path, error)
+            self._discard()
+
+    def _discard(self) -> None:
+        copy, self._copy = self._copy, None
+        if copy is not None:
+            with contextlib.suppress(OSError):
+                copy.close()
+        for name in self._names:
+            delete(name)
 
 
 class _LocalFirst(InputFile):
@@ -243,22 +216,15 @@ def _verified(local: Path, described: SegmentFile | StoredNativeFile) -> InputFi
     location = str(local)
     source = CheckpointStorage.open(local.parent).open_input(local.name)
     try:
-        if isinstance(described, StoredNativeFile):
-            digest = hashlib.sha256()
-            for piece in source.pieces():
-                digest.update(piece)
-            if (source.size, digest.hexdigest()) != (described.bytes, described.sha256):
-                raise CorruptFileError(location, f"it is not the file {described.name} that was written")
+        if isinstance(described, SegmentFile):
+            covered, streams = described.key_groups, read_index(location, source, described)
+            SegmentHandle(location, source, covered, covered, streams).verify()
             return source
-        for state, index in read_index(location, source, described).items():
-            streams = zip(index.key_groups, index.offsets, index.lengths, index.checksums, strict=True)
-            for key_group, offset, length, checksum in streams:
-                found = 0
-                for piece in source.pieces(offset, length):
-                    found = zlib.crc32(piece, found)
-                if found != checksum:
-                    what = f"key group {key_group} of the state {state!r} does not have its checksum"
-                    raise CorruptFileError(location, what)
+        digest = hashlib.sha256()
+        for piece in source.pieces():
+            digest.update(piece)
+        if (source.size, digest.hexdigest()) != (described.bytes, described.sha256):
+            raise CorruptFileError(location, f"it is not the file {described.name} that was written")
         return source
     except BaseException:
         source.close()
