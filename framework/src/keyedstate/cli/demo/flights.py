@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import os
 import zipfile
@@ -84,3 +85,12 @@ def write_flights(folder: Path, files: int, rows: int | None = None) -> int:
         os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
     total: int = table.num_rows
     return total
+
+
+def job_of_command_line() -> tuple[Path, str]:
+    """Return the folder and the backend that a job of the demo was started with."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--backend", required=True)
+    arguments = parser.parse_args()
+    return arguments.work, arguments.backend

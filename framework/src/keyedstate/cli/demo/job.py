@@ -2,40 +2,23 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
-from pyspark.sql import SparkSession
-
 import keyedstate as ks
-from keyedstate.cli.demo.flights import SPARK_SCHEMA
+from keyedstate.cli.demo.batch_job import spark_session
+from keyedstate.cli.demo.flights import SPARK_SCHEMA, job_of_command_line
 from keyedstate.cli.demo.functions import OUTPUT_SCHEMA, AircraftLog, OriginCount
 
 #: The keyed operators: uid and key column.
 OPERATORS = {"aircraft": "tailnum", "origins": "origin"}
-PARALLELISM = 2
-
-
-def spark_session(work: Path, backend: str) -> SparkSession:
-    """Return a local session; the backend is one line of configuration."""
-    return (
-        SparkSession.builder.master("local[2]")
-        .appName("keyedstate demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", str(PARALLELISM))
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
-        .config("spark.keyedstate.backend", backend)
-        .config("spark.keyedstate.checkpoint.dir", str(work / "state"))
-        .getOrCreate()
-    )
 
 
 def run(work: Path, backend: str) -> None:
     """Stream all flights through both operators into Parquet files; continues where it was stopped."""
-    spark = spark_session(work, backend)
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = spark_session(work)
+    # The backend is one line of configuration.
+    spark.conf.set("spark.keyedstate.backend", backend)
+    spark.conf.set("spark.keyedstate.checkpoint.dir", str(work / "state"))
     flights = (
         spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(work / "flights"))
     )
@@ -54,8 +37,4 @@ def run(work: Path, backend: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--backend", required=True)
-    arguments = parser.parse_args()
-    run(arguments.work, arguments.backend)
+    run(*job_of_command_line())

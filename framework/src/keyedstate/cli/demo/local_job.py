@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pyarrow.dataset as ds
 
+from keyedstate.cli.demo.flights import job_of_command_line
 from keyedstate.cli.demo.functions import OUTPUT_SCHEMA, AircraftLog
 from keyedstate.local import keyed
 
@@ -19,8 +19,4 @@ def run(work: Path, backend: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--backend", required=True)
-    arguments = parser.parse_args()
-    run(arguments.work, arguments.backend)
+    run(*job_of_command_line())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -19,15 +18,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
+from keyedstate.cli.demo.answer import answer_in, answer_of_loop, compare
 from keyedstate.cli.demo.flights import write_flights
-from keyedstate.cli.demo.plain_answer import compare
 from keyedstate.cli.output import table
 from keyedstate.errors import DemoJobError, KeyedStateError, TargetExistsError
 
 POLL_SECONDS = 0.02
 #: The demo does not touch a folder without this file.
 _MARK = ".keyedstate-demo"
-_FOLDERS = ("flights", "output", "spark", "state", "warehouse")
+_FOLDERS = ("committed", "expected", "flights", "output", "spark", "state", "warehouse")
 _LOG = re.compile(r"(?:job-[0-9]+|verify)\.log")
 
 
@@ -154,7 +153,10 @@ def run_demo(work: Path, job: DemoJob, backend: str, epochs: int, rows: int | No
     flights = write_flights(work / "flights", epochs, rows)
     console.print(f"{flights:,} flights in {epochs} files, one an epoch; backend {backend}")
     watch = Watch(work, job, epochs, console)
-    command = [sys.executable, "-m", job.module, "--work", str(work), "--backend", backend]
+    command, batch = (
+        [sys.executable, "-m", module, "--work", str(work), "--backend", backend]
+        for module in (job.module, "keyedstate.cli.demo.batch_job")
+    )
     runs = 1
     kill_in_epoch = epochs // 2
     while not watch.run(command, work / f"job-{runs}.log", kill_in_epoch=kill_in_epoch):
@@ -169,7 +171,11 @@ def run_demo(work: Path, job: DemoJob, backend: str, epochs: int, rows: int | No
     console.print(f" in epoch {kill_in_epoch}, before its checkpoint was published; starting again")
     watch.run(command, work / f"job-{runs + 1}.log")
     console.print(f"comparing with {job.peer}")
-    verdict = _verdict(work) if job is ON_SPARK else compare(work)
+    if job is ON_SPARK:
+        watch.run(batch, work / "verify.log")
+        verdict = compare(answer_in(work / "expected"), work / "committed")
+    else:
+        verdict = compare(answer_of_loop(work / "flights"), work / "output")
     _report(console, watch, verdict, job.peer)
     return bool(verdict["different"] == 0)
 
@@ -189,17 +195,6 @@ def _prepare(work: Path) -> None:
     (work / _MARK).touch()
 
 
-def _verdict(work: Path) -> dict[str, Any]:
-    command = [sys.executable, "-m", "keyedstate.cli.demo.verify", "--work", str(work)]
-    log = work / "verify.log"
-    with log.open("wb") as errors:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, env=_environment(), check=False)
-    if done.returncode != 0:
-        raise DemoJobError(command, done.returncode, log)
-    verdict: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return verdict
-
-
 def _environment() -> dict[str, str]:
     # Spark's workers would otherwise run the first python3 on the PATH.
     return {**os.environ, "PYSPARK_PYTHON": sys.executable}
@@ -207,13 +202,8 @@ def _environment() -> dict[str, str]:
 
 def _report(console: Console, watch: Watch, verdict: dict[str, Any], peer: str) -> None:
     rows = [
-        (
-            aircraft["key"],
-            f"{aircraft['flights']:,}",
-            f"{aircraft['delay'] / aircraft['flights']:.1f}",
-            str(aircraft["destinations"]),
-        )
-        for aircraft in verdict["busiest"]
+        (key, f"{flights:,}", f"{delay / flights:.1f}", str(len(destinations)))
+        for key, (flights, delay, destinations) in verdict["busiest"]
     ]
     console.print()
     console.print("the busiest aircraft", style="bold")
