@@ -23,12 +23,7 @@ from keyedstate.time import check_timer_queue
 
 
 def choose_backend(config: Configuration) -> ChosenBackend:
-    """Return the configured backend and check the names of all plugin options.
-
-    Raises
-    ------
-    PluginError, UnknownOptionError, InvalidOptionError, ConfigError
-    """
+    """Return the configured backend and check all plugin options; raises `PluginError`, `ConfigError`."""
     registry = PluginRegistry(config)
     backend = registry.choose()
     options = config.plugin_options(registry.options, backend.name)
@@ -42,11 +37,7 @@ def choose_backend(config: Configuration) -> ChosenBackend:
 def choose_max_parallelism(config: Configuration, parallelism: int, folder: OperatorFolder | None) -> int:
     """Return the number of key groups, which existing state decides: that of the folder or of the savepoint.
 
-    Raises
-    ------
-    InvalidParallelismError
-    CheckpointError
-        As `SavepointRestore.expected_owner`.
+    Raises `InvalidParallelismError`, and as `SavepointRestore.expected_owner`.
     """
     asked = config.get(MAX_PARALLELISM)
     owner = None
@@ -86,12 +77,7 @@ def full_snapshot_rules_in_task(settings: tuple[tuple[str, Any], ...]) -> FullSn
 
 @lru_cache(maxsize=8)
 def storage_in_task(uri: str, settings: tuple[tuple[str, Any], ...]) -> CheckpointStorage:
-    """Return the storage of a URI.
-
-    Raises
-    ------
-    CheckpointError, PluginError
-    """
+    """Return the storage of a URI; raises `CheckpointError` and `PluginError`."""
     return CheckpointStorage.open(uri, configuration_in_task(settings))
 
 

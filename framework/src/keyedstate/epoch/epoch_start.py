@@ -34,31 +34,19 @@ from keyedstate.time.epoch_clock import EpochClock
 
 @dataclass(frozen=True)
 class EpochStart:
-    """The start of an attempt at an epoch.
-
-    Attributes
-    ----------
-    identity : TaskIdentity
-    folder : OperatorFolder
-    restore_point : CheckpointMetadata or None
-        The published checkpoint of this query that the epoch continues from.
-    stored : OperatorSnapshot or None
-        The same or, in a query's epoch 0, the savepoint that it begins from; None without state.
-    kind : SnapshotKind
-        The snapshot to write at the epoch's end.
-    began : float
-        The time of `time.perf_counter`.
-    drained : bool
-        Whether the input of the run is over.
-    clock : EpochClock
-    """
+    """The start of an attempt at an epoch."""
 
     identity: TaskIdentity
     folder: OperatorFolder
+    #: The published checkpoint of this query that the epoch continues from.
     restore_point: CheckpointMetadata | None
+    #: The same or, in a query's epoch 0, the savepoint that it begins from; None without state.
     stored: OperatorSnapshot | None
+    #: The snapshot to write at the epoch's end.
     kind: SnapshotKind
+    #: The time of `time.perf_counter`.
     began: float
+    #: Whether the input of the run is over.
     drained: bool
     clock: EpochClock
 

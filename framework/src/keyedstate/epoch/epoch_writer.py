@@ -37,28 +37,15 @@ from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 class EpochFiles:
     """The files with the state of one attempt: its own, and those of the chain that it extends.
 
-    Attributes
-    ----------
-    segments, deltas : tuple of SegmentFile
-        Of the keyed state, as in `AttemptManifest`.
-    native : NativeFullSnapshot or None
-        The full snapshot, if it consists of the backend's own files.
-    full_snapshots : tuple of FullSnapshotReport
-        The last full snapshot that was completed, and those that failed since.
-    synchronous_ms : float
-        The duration of the snapshots' synchronous parts.
-    bytes : int
-        The size of the files that the attempt wrote, with a full snapshot that was completed in it.
-    operator_state : OperatorStateFile or None
-    unfinished : str or None
-        The file of a full snapshot that is still being written.
+    The fields are those of `AttemptManifest`.
     """
 
     segments: tuple[SegmentFile, ...]
     deltas: tuple[SegmentFile, ...]
     native: NativeFullSnapshot | None
     full_snapshots: tuple[FullSnapshotReport, ...]
-    synchronous_ms: float
+    sync_ms: float
+    #: With a full snapshot that was completed in the attempt.
     bytes: int
     operator_state: OperatorStateFile | None = None
     unfinished: str | None = None
@@ -67,28 +54,17 @@ class EpochFiles:
 class EpochWriter:
     """Writes the state of one task, epoch after epoch.
 
+    A writer belongs to state that continues from epoch to epoch. State that is restored again, to repeat an
+    epoch, gets a new writer. Its `folder` may be replaced between two epochs by another view of the same one.
+
     Parameters
     ----------
     keyed : KeyedStateBackend
         Opened to track changes, unless only full snapshots are written.
-    operator : OperatorStateBackend
-    folder : OperatorFolder
-    rules : FullSnapshotRules
-    compression : str
     share : float, default 1.0
         The share of a processor's time that a full snapshot may take in the background, above 0 and up to 1.
     native : bool, default True
         Whether a full snapshot may consist of the backend's own files; that of a savepoint may not.
-
-    Attributes
-    ----------
-    folder : OperatorFolder
-        May be replaced between two epochs by another view of the same folder.
-
-    Notes
-    -----
-    A writer belongs to state that continues from epoch to epoch. State that is restored again, to repeat an
-    epoch, gets a new writer.
     """
 
     def __init__(
@@ -169,29 +145,22 @@ class EpochWriter:
                 unwritten.callback(operator_snapshot.cancel)
             if self._background is not None and wait:
                 self._background.hurry()
-            files = (
-                captured.write(self.folder, self._compression)
-                if isinstance(captured, _Delta)
-                else _written(captured)
-            )
+            files = captured.write() if isinstance(captured, _Delta) else _written(captured)
             if operator_snapshot is not None:
                 path, metas = self.folder.operator_data_path(self._identity), self._operator.metas()
                 file = write_operator_state(
                     self.folder.storage, path, metas, operator_snapshot.run, self._compression
                 )
-                files = replace(
-                    files,
-                    operator_state=file,
-                    synchronous_ms=files.synchronous_ms + operator_snapshot.synchronous_ms,
-                    bytes=files.bytes + file.segment.bytes,
-                )
+                sync_ms = files.sync_ms + operator_snapshot.synchronous_ms
+                size = files.bytes + file.segment.bytes
+                files = replace(files, operator_state=file, sync_ms=sync_ms, bytes=size)
         if self._background is None:
             return files
         return self._with_background(self._background, files, wait=wait)
 
     def _captured(self, before: AttemptManifest | None) -> CapturedFullSnapshot | _Delta:
         if before is not None:
-            changes = _Delta(self._keyed, self._identity, before)
+            changes = _Delta(self._keyed, self.folder, self._identity, before, self._compression)
             # A change costs about twice what an entry of a full snapshot does.
             if 2 * len(changes) <= self._keyed.num_entries():
                 return changes
@@ -227,7 +196,7 @@ class EpochWriter:
             segments=background.written.segments,
             native=background.written.native,
             deltas=files.deltas[len(files.deltas) - background.deltas :],
-            synchronous_ms=files.synchronous_ms + report.sync_ms,
+            sync_ms=files.sync_ms + report.sync_ms,
             bytes=files.bytes + background.written.bytes,
             full_snapshots=(report,),
         )
@@ -255,22 +224,15 @@ def state_manifest(
         backend=plugin.name,
         backend_version=plugin.description.version,
         states=tuple(meta.to_json() for meta in metas),
-        segments=files.segments,
-        deltas=files.deltas,
         entries=keyed.entries_by_state(),
         rows_in=0,
         rows_out=0,
         largest_event_time=None,
-        sync_ms=files.synchronous_ms,
         write_ms=0.0,
         restore_ms=0.0,
         process_ms=0.0,
-        bytes=files.bytes,
-        operator_state=files.operator_state,
         ttl_ms={meta.name: meta.expiry.ttl_ms for meta in metas if meta.expiry is not None},
-        full_snapshots=files.full_snapshots,
-        unfinished=files.unfinished,
-        native=files.native,
+        **vars(files),
     )
 
 
@@ -283,25 +245,34 @@ def _written(captured: CapturedFullSnapshot) -> EpochFiles:
 class _Delta:
     """The changes of the keyed state in an epoch."""
 
-    def __init__(self, keyed: KeyedStateBackend, identity: TaskIdentity, before: AttemptManifest) -> None:
+    def __init__(
+        self,
+        keyed: KeyedStateBackend,
+        folder: OperatorFolder,
+        identity: TaskIdentity,
+        before: AttemptManifest,
+        compression: str,
+    ) -> None:
         self._keyed = keyed
-        self._identity = identity
+        self._storage, self._path = folder.storage, folder.data_path(identity)
         self._before = before
+        self._compression = compression
         began = time.perf_counter()
         self._changes = keyed.changes_since(identity.epoch - 1)
-        self._synchronous_ms = (time.perf_counter() - began) * 1000.0
+        self._sync_ms = (time.perf_counter() - began) * 1000.0
 
-    def write(self, folder: OperatorFolder, compression: str) -> EpochFiles:
-        before = self._before
+    def write(self) -> EpochFiles:
+        before, keyed = self._before, self._keyed
         files = EpochFiles(
-            before.segments, before.deltas, before.native, before.full_snapshots, self._synchronous_ms, 0
+            before.segments, before.deltas, before.native, before.full_snapshots, self._sync_ms, 0
         )
         if not len(self):
             # An epoch without changes makes the chain no longer, and no full snapshot due.
             return files
-        metas = {meta.name: meta for meta in self._keyed.metas()}
-        path, key_groups = folder.data_path(self._identity), self._keyed.key_groups
-        delta = write_delta(folder.storage, path, key_groups, metas, self._changes, compression)
+        metas = {meta.name: meta for meta in keyed.metas()}
+        delta = write_delta(
+            self._storage, self._path, keyed.key_groups, metas, self._changes, self._compression
+        )
         return replace(files, deltas=(*before.deltas, delta), bytes=delta.bytes)
 
     def __len__(self) -> int:

@@ -32,19 +32,11 @@ _REST_AFTER_S = 0.002
 
 @dataclass(frozen=True)
 class WrittenFullSnapshot:
-    """A full snapshot in its files: a segment file, or native ones.
-
-    Attributes
-    ----------
-    segments : tuple of SegmentFile
-    native : NativeFullSnapshot or None
-    bytes : int
-        That were written, without the files of earlier checkpoints that it shares.
-    entries : int
-    """
+    """A full snapshot in its files: a segment file, or native ones."""
 
     segments: tuple[SegmentFile, ...]
     native: NativeFullSnapshot | None
+    #: That were written, without the files of earlier checkpoints that it shares.
     bytes: int
     entries: int
 
@@ -52,12 +44,7 @@ class WrittenFullSnapshot:
 class CapturedFullSnapshot:
     """The whole keyed state as it was captured, in native form if the backend has one.
 
-    Attributes
-    ----------
-    path : str
-        Of the file, or of the manifest of native files, in the folder.
-    synchronous_ms : float
-        The time of the capture.
+    The `path` is that of the segment file, which native files may replace.
     """
 
     def __init__(
@@ -155,22 +142,13 @@ class CapturedFullSnapshot:
 
 
 class BackgroundFullSnapshot:
-    """A full snapshot that another thread writes while the state changes further.
-
-    Attributes
-    ----------
-    path : str
-    deltas : int
-        The number of deltas after it: those of the epochs that have ended since it began.
-    written : WrittenFullSnapshot or None
-        Set when it is completed.
-    error : BaseException or None
-        Set when it has failed.
-    """
+    """A full snapshot that another thread writes while the state changes further."""
 
     def __init__(self, captured: CapturedFullSnapshot, share: float) -> None:
         self.path = captured.path
+        #: The number of deltas after it: those of the epochs that have ended since it began.
         self.deltas = 0
+        #: Set when it is completed, or has failed.
         self.written: WrittenFullSnapshot | None = None
         self.error: BaseException | None = None
         self._captured = captured

@@ -16,10 +16,7 @@ def pack_function(function: KeyedFunction) -> bytes:
     """Return the function and the classes of its rows, pickled.
 
     The classes are resolved on the driver: annotations that are text may name what only it has imported.
-
-    Raises
-    ------
-    FunctionTransportError, RowClassError
+    Raises `FunctionTransportError` and `RowClassError`.
     """
     classes = row_classes(function)
     try:
@@ -30,12 +27,7 @@ def pack_function(function: KeyedFunction) -> bytes:
 
 
 def unpack_function(packed: bytes, name: str) -> tuple[Any, dict[str, RowClass]]:
-    """Return a function and the classes of its rows; `name` is that of its class.
-
-    Raises
-    ------
-    FunctionTransportError
-    """
+    """Return a function and the classes of its rows; raises `FunctionTransportError`, which has the name."""
     try:
         function, classes = cloudpickle.loads(packed)
     except Exception as error:  # whatever importing the user's modules raises

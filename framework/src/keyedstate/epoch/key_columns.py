@@ -12,12 +12,7 @@ from keyedstate.errors import KeyColumnsChangedError, StateMigrationError
 def refuse_reordered_key(
     uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata | None
 ) -> None:
-    """Refuse the same key columns in another order: with the same types, no key would be found.
-
-    Raises
-    ------
-    KeyColumnsChangedError
-    """
+    """Raise `KeyColumnsChangedError` for another order: with the same types, no key would be found."""
     if restore_point is None:
         return
     before = [name for name, _ in restore_point.key_columns]
@@ -28,18 +23,13 @@ def refuse_reordered_key(
 
 @contextlib.contextmanager
 def naming_key_columns(
-    uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata | None
+    uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata
 ) -> Iterator[None]:
-    """Raise an error that names the key columns where a state refuses the type of the key.
-
-    Raises
-    ------
-    KeyColumnsChangedError
-    """
+    """Raise `KeyColumnsChangedError`, which names the columns, where a state refuses the type of the key."""
     try:
         yield
     except StateMigrationError as error:
-        if error.part != "key" or restore_point is None:
+        if error.part != "key":
             raise
         before, now = (
             [f"{name!r} of type {kind}" for name, kind in columns]

@@ -32,12 +32,7 @@ def check_sides(function: KeyedFunction, *, connected: bool, broadcast: bool) ->
 
 
 def check_states(function: KeyedFunction, *, generic_types: bool, event_times: EventTimes) -> None:
-    """Refuse declared states that no task could register.
-
-    Raises
-    ------
-    GenericTypeForbiddenError, MissingEventTimeError
-    """
+    """Refuse states that no task could register: `GenericTypeForbiddenError`, `MissingEventTimeError`."""
     states = declared_states(function)
     if isinstance(function, (WindowedFunction, IntervalJoinFunction)):
         states += function.states()

@@ -264,7 +264,7 @@ class Partition:
             processing_time=self._processing_time,
             clock_skew_ms=start.clock.skew_ms,
             inputs=self._inputs_after(start),
-            write_ms=(written - processed) * 1000.0 - files.synchronous_ms,
+            write_ms=(written - processed) * 1000.0 - files.sync_ms,
             restore_ms=(self._restored - start.began) * 1000.0,
             process_ms=(processed - self._restored) * 1000.0,
             state_origin=self._origin,

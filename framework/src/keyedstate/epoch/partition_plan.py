@@ -29,59 +29,37 @@ from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 @dataclass(frozen=True)
 class StateLocation:
-    """Where the state of an operator in a streaming query is stored.
-
-    Attributes
-    ----------
-    uid : str
-    directory : str
-        URI of the folder with the folders of all operators.
-    compression : str
-        The option ``checkpoint.compression``.
-    each_epoch : bool
-        Whether Spark evaluates the operator in each epoch: it is not built inside ``foreachBatch``.
-    """
+    """Where the state of an operator in a streaming query is stored."""
 
     uid: str
+    #: URI of the folder with the folders of all operators.
     directory: str
+    #: The option ``checkpoint.compression``.
     compression: str
+    #: Whether Spark evaluates the operator in each epoch: it is not built inside ``foreachBatch``.
     each_epoch: bool
 
 
 @dataclass(frozen=True)
 class PartitionPlan:
-    """Everything to run any partition of an operator.
+    """Everything to run any partition of an operator."""
 
-    Attributes
-    ----------
-    function : bytes
-        The process function, pickled; `function_name` is its class.
-    key_columns : tuple of (str, str)
-        Names and Spark types.
-    key_types : tuple of pyarrow.DataType
-    output : OutputSchema
-    parallelism, max_parallelism : int
-    settings : tuple
-        The configuration, as `keyedstate.epoch.configuration.frozen` gives it.
-    location : StateLocation or None
-        None for a batch DataFrame: the operator begins without state and stores none.
-    event_times : tuple of EventTime
-        Of the rows, or of each of two connected inputs; empty without event time.
-    connected : ConnectedInputs or None
-        The inputs of a function of two; the rows are then their union.
-    side_outputs : mapping of str to OutputSchema
-    """
-
+    #: The process function, pickled, and the name of its class.
     function: bytes
     function_name: str
+    #: Names and Spark types.
     key_columns: tuple[tuple[str, str], ...]
     key_types: tuple[pa.DataType, ...]
     output: OutputSchema
     parallelism: int
     max_parallelism: int
+    #: The configuration, as `keyedstate.epoch.configuration.frozen` gives it.
     settings: tuple[tuple[str, Any], ...]
+    #: None for a batch DataFrame: the operator begins without state and stores none.
     location: StateLocation | None
+    #: Of the rows, or of each of two connected inputs; empty without event time.
     event_times: EventTimes
+    #: The inputs of a function of two; the rows are then their union.
     connected: ConnectedInputs | None = None
     side_outputs: Mapping[str, OutputSchema] = field(default_factory=dict)
 
@@ -121,12 +99,7 @@ class PartitionPlan:
         partition: int,
         epoch: int | None,
     ) -> KeyedOperator:
-        """Return the operator of one partition, with its own instance of the function.
-
-        Raises
-        ------
-        FunctionTransportError
-        """
+        """Return the operator of one partition, with its own function; raises as `unpack_function`."""
         function, row_classes = unpack_function(self.function, self.function_name)
         return keyed_operator(
             function,

@@ -2,17 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    ChainHandle,
-    SegmentFile,
-    SegmentHandle,
-    StoredNativeHandle,
-    handles_for,
-    read_operator_state,
-)
+from keyedstate.checkpoint import AttemptManifest, SegmentFile, read_operator_state
+from keyedstate.checkpoint.protocol.recovery import opened_handles
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.key_columns import naming_key_columns
 from keyedstate.epoch.partition_plan import PartitionPlan
@@ -35,16 +26,14 @@ def restore_keyed_state(
     plan: PartitionPlan, start: EpochStart, clock: Clock, *, track_changes: bool
 ) -> KeyedStateBackend:
     """Return the keyed state of a partition, restored from the files of the epoch's start."""
-    key_groups = plan.key_groups(start.identity.partition)
-    with contextlib.ExitStack() as handles_in_use:
-        handles: list[SegmentHandle | ChainHandle | StoredNativeHandle] = []
-        if start.stored is not None:
-            handles = handles_for(start.stored.metadata, start.stored.storage, key_groups)
-        for handle in handles:
-            handles_in_use.callback(handle.close)
-        before = None if start.stored is None else start.stored.metadata
-        with naming_key_columns(start.identity.uid, plan.key_columns, before):
-            return plan.open_backend(key_groups, handles, track_changes=track_changes, clock=clock)
+    key_groups, stored = plan.key_groups(start.identity.partition), start.stored
+    if stored is None:
+        return plan.open_backend(key_groups, track_changes=track_changes, clock=clock)
+    with (
+        opened_handles(stored.metadata, stored.storage, key_groups) as handles,
+        naming_key_columns(start.identity.uid, plan.key_columns, stored.metadata),
+    ):
+        return plan.open_backend(key_groups, handles, track_changes=track_changes, clock=clock)
 
 
 def restore_operator_state(plan: PartitionPlan, start: EpochStart) -> OperatorStateBackend:
