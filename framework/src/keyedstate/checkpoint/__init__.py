@@ -30,7 +30,6 @@ from keyedstate.checkpoint.protocol.coordinator import (
     CheckpointCoordinator,
     CheckpointListener,
 )
-from keyedstate.checkpoint.protocol.failures import FailureManager
 from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind, failures_so_far
 from keyedstate.checkpoint.protocol.leases import Lease, lease
 from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
@@ -44,8 +43,7 @@ from keyedstate.checkpoint.savepoint.savepoint import (
     SavepointWriter,
     SparkPosition,
 )
-from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, OutputFile
-from keyedstate.checkpoint.storage.transfer import FileCopy, transfer
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 
 __all__ = [
     "Acknowledgement",
@@ -55,9 +53,7 @@ __all__ = [
     "CheckpointListener",
     "CheckpointMetadata",
     "CheckpointStorage",
-    "FailureManager",
     "FailureReason",
-    "FileCopy",
     "FullSnapshotReport",
     "FullSnapshotRules",
     "HostAddress",
@@ -66,7 +62,6 @@ __all__ = [
     "OperatorFolder",
     "OperatorSnapshot",
     "OperatorStateFile",
-    "OutputFile",
     "Owner",
     "SavepointFolder",
     "SavepointRestore",
@@ -92,7 +87,6 @@ __all__ = [
     "read_changes",
     "read_operator_state",
     "to_json",
-    "transfer",
     "write_attempt",
     "write_delta",
     "write_native",

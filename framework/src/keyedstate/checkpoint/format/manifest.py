@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot
+from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile
 from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.format.snapshot_report import FullSnapshotReport
@@ -20,6 +20,8 @@ from keyedstate.keygroups import KeyGroupRange
 
 # What file names carry between dots; Spark's ids are UUIDs.
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
+#: What all attempts of a checkpoint have in common.
+_COMMON = ("uid", "query_id", "run_id", "epoch", "parallelism", "max_parallelism")
 
 
 @dataclass(frozen=True)
@@ -158,8 +160,12 @@ class AttemptManifest:
     @property
     def data_files(self) -> set[str]:
         """The paths of all files of the state."""
-        own = {file.path for file in self.files}
-        return own if self.native is None else own.union(file.path for file in self.native.files)
+        return {file.path for file in self.all_files}
+
+    @property
+    def all_files(self) -> tuple[SegmentFile | StoredNativeFile, ...]:
+        """All files of the state."""
+        return self.files if self.native is None else (*self.files, *self.native.files)
 
     @property
     def files(self) -> tuple[SegmentFile, ...]:
@@ -196,16 +202,8 @@ class CheckpointMetadata:
         """Return the checkpoint of at least one manifest, given in any order."""
         parts = tuple(sorted(manifests, key=lambda part: part.identity.partition))
         first = parts[0].identity
-        return cls(
-            uid=first.uid,
-            query_id=first.query_id,
-            run_id=first.run_id,
-            epoch=first.epoch,
-            parallelism=first.parallelism,
-            max_parallelism=first.max_parallelism,
-            key_columns=parts[0].key_columns,
-            parts=parts,
-        )
+        common = {name: getattr(first, name) for name in _COMMON}
+        return cls(**common, key_columns=parts[0].key_columns, parts=parts)
 
     @property
     def data_files(self) -> frozenset[str]:
@@ -242,10 +240,9 @@ class CheckpointMetadata:
         return latest_inputs(times for part in self.parts for times in part.inputs.items())
 
     def __post_init__(self) -> None:
-        common = ("uid", "query_id", "run_id", "epoch", "parallelism", "max_parallelism")
         for part in self.parts:
             partition = part.identity.partition
-            for name in common:
+            for name in _COMMON:
                 ours, theirs = getattr(self, name), getattr(part.identity, name)
                 if ours != theirs:
                     self._refuse(f"partition {partition} ran with {name} {theirs!r}, others with {ours!r}")

@@ -26,7 +26,6 @@ from keyedstate.errors import (
     CheckpointError,
     ColumnSizeError,
     CorruptFileError,
-    InvalidOptionError,
     KeyedStateError,
     KeyGroupOutOfRangeError,
     SnapshotOrderError,
@@ -35,7 +34,7 @@ from keyedstate.errors import (
     ValueTypeError,
 )
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.options import CHECKPOINT_COMPRESSION
+from keyedstate.options import CHECKPOINT_COMPRESSION, Configuration
 from keyedstate.tables import ArrowEntryBatch
 from keyedstate.types import AccumulatorsSerializer, TypeSerializer
 from keyedstate.types.collections.maps import MapSerializer
@@ -71,11 +70,7 @@ class SegmentWriter(SnapshotSink):
     def __init__(
         self, storage: CheckpointStorage, path: str, key_groups: KeyGroupRange, compression: str = "zstd"
     ) -> None:
-        try:
-            codec = CHECKPOINT_COMPRESSION.parse(compression)
-        except ValueError:
-            expected = CHECKPOINT_COMPRESSION.expected
-            raise InvalidOptionError(CHECKPOINT_COMPRESSION.name, compression, expected, "call") from None
+        codec = Configuration({CHECKPOINT_COMPRESSION.name: compression})[CHECKPOINT_COMPRESSION]
         self._options = pa.ipc.IpcWriteOptions(
             compression=None if codec == "none" else codec, use_threads=False
         )

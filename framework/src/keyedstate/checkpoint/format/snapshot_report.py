@@ -9,38 +9,21 @@ from dataclasses import dataclass
 class FailureReason(enum.Enum):
     """Why a checkpoint, or a full snapshot in the background, failed.
 
-    Logs and hooks get the value.  Exactly five reasons count as failures, Flink's; the others occur in normal
-    operation, or are reported as failures of their own.
+    Logs and hooks get the value.
     """
 
     IO = "the storage failed"
     ASYNCHRONOUS = "writing it in the background failed"
-    DECLINED = "a task declined it"
     EXPIRED = "it was not finished within its time"
     FINALIZATION = "it could not be published"
     SUBSUMED = "a newer one took its place"
     SUPERSEDED_RUN = "a newer run of the query has begun"
-    TASK_FAILURE = "a task failed, which Spark repeats"
     CANCELLED = "it was cancelled"
-    NOT_TRIGGERED = "it could not begin"
-    MINIMUM_PAUSE = "the one before ended too short a time ago"
-    SHUTDOWN = "the query ended"
 
     @property
     def counts(self) -> bool:
-        """Whether it counts for the tolerated number of failures."""
-        return self in _COUNTED
-
-
-_COUNTED = frozenset(
-    {
-        FailureReason.IO,
-        FailureReason.ASYNCHRONOUS,
-        FailureReason.DECLINED,
-        FailureReason.EXPIRED,
-        FailureReason.FINALIZATION,
-    }
-)
+        """Whether it counts for the tolerated number of failures; the others occur in normal operation."""
+        return self not in (FailureReason.SUBSUMED, FailureReason.SUPERSEDED_RUN, FailureReason.CANCELLED)
 
 
 @dataclass(frozen=True)

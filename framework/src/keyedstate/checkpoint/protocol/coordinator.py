@@ -18,16 +18,14 @@ from keyedstate.checkpoint.protocol import retention
 from keyedstate.checkpoint.protocol.background import Background
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.owner import check_writer, exclusive
-from keyedstate.config import ConfigOption
 from keyedstate.errors import (
     CorruptFileError,
-    InvalidOptionError,
     MissingFileError,
     StateFolderOwnedError,
     StorageError,
     SupersededRunError,
 )
-from keyedstate.options import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT
+from keyedstate.options import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT, Configuration
 
 _log = logging.getLogger(__name__)
 
@@ -64,10 +62,8 @@ class CheckpointListener:
 class _Pending:
     """The current epoch."""
 
-    query_id: str
-    run_id: str
-    epoch: int
-    parallelism: int
+    #: Of the task that acknowledged first.
+    identity: TaskIdentity
     #: Runs until the epoch is published.
     timer: threading.Timer
     #: The last one of each partition.
@@ -77,9 +73,6 @@ class _Pending:
     #: Whether it was published, and whether the listener was notified that it was not.
     published: bool = False
     aborted: bool = False
-
-    def is_of(self, identity: TaskIdentity) -> bool:
-        return (self.run_id, self.epoch) == (identity.run_id, identity.epoch)
 
 
 class CheckpointCoordinator:
@@ -128,8 +121,8 @@ class CheckpointCoordinator:
         self, listener: CheckpointListener | None = None, retained: int = 2, timeout_ms: int = 600_000
     ) -> None:
         """Change the settings, for an operator that is built again over the same folder."""
-        self._retained = _valid(CHECKPOINT_RETAINED, retained)
-        self._timeout_ms = _valid(CHECKPOINT_TIMEOUT, timeout_ms)
+        given = Configuration({CHECKPOINT_RETAINED.name: retained, CHECKPOINT_TIMEOUT.name: timeout_ms})
+        self._retained, self._timeout_ms = given[CHECKPOINT_RETAINED], given[CHECKPOINT_TIMEOUT]
         self._listener = listener or CheckpointListener()
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> None:
@@ -156,7 +149,7 @@ class CheckpointCoordinator:
             if pending is None:
                 return
             pending.acknowledged[identity.partition] = acknowledgement
-            if len(pending.acknowledged) < pending.parallelism:
+            if len(pending.acknowledged) < identity.parallelism:
                 return
             began = time.perf_counter()
             try:
@@ -188,15 +181,16 @@ class CheckpointCoordinator:
     def _enter(self, identity: TaskIdentity) -> _Pending | None:
         """Return the epoch of an acknowledgement, possibly a new one; None for an epoch of the past."""
         pending = self._pending
-        if pending is not None and pending.is_of(identity):
+        same_run = pending is not None and pending.identity.run_id == identity.run_id
+        if pending is not None and same_run and identity.epoch == pending.identity.epoch:
             return pending
-        if pending is not None and pending.run_id == identity.run_id and identity.epoch < pending.epoch:
+        if pending is not None and same_run and identity.epoch < pending.identity.epoch:
             _log.warning(
                 "ignoring a late acknowledgement of partition %d, epoch %d of %r: epoch %d is under way",
                 identity.partition,
                 identity.epoch,
                 identity.uid,
-                pending.epoch,
+                pending.identity.epoch,
             )
             return None
         # Before anything is forgotten: a zombie run must not disturb the epoch of its successor.
@@ -204,11 +198,11 @@ class CheckpointCoordinator:
         if pending is not None and not pending.published:
             pending.timer.cancel()
             self._background.submit(lambda: self._settle(pending, identity.run_id))
-        if pending is None or pending.run_id != identity.run_id:
+        if not same_run:
             self._background.submit(lambda: self._clean(lambda: retention.sweep(self.folder, identity)))
         timer = threading.Timer(self._timeout_ms / 1000.0, lambda: self._expire(entered))
         timer.daemon = True
-        entered = _Pending(identity.query_id, identity.run_id, identity.epoch, identity.parallelism, timer)
+        entered = _Pending(identity, timer)
         timer.start()
         self._pending = entered
         return entered
@@ -220,7 +214,7 @@ class CheckpointCoordinator:
             read = self.folder.storage.for_each(lambda word: self.folder.read_manifest(word.manifest), unread)
         except MissingFileError:
             # The usual reason is that a newer run has begun and cleared the attempts of this one away.
-            check_writer(self.folder, pending.query_id, pending.run_id)
+            check_writer(self.folder, pending.identity.query_id, pending.identity.run_id)
             raise
         for word, manifest in zip(unread, read, strict=True):
             if manifest.identity != word.identity:
@@ -238,7 +232,7 @@ class CheckpointCoordinator:
         """Notify the listener once that an epoch has no checkpoint."""
         if not pending.aborted and not pending.published:
             pending.aborted = True
-            self._background.submit(lambda: self._listener.aborted(pending.epoch, reason))
+            self._background.submit(lambda: self._listener.aborted(pending.identity.epoch, reason))
 
     # -- in other threads --------------------------------------------------------------------------
 
@@ -246,27 +240,28 @@ class CheckpointCoordinator:
         with self._lock:
             if pending is not self._pending or pending.published:
                 return
-            missing = sorted(set(range(pending.parallelism)) - set(pending.acknowledged))
+            epoch, parallelism = pending.identity.epoch, pending.identity.parallelism
+            missing = sorted(set(range(parallelism)) - set(pending.acknowledged))
             _log.warning(
                 "the checkpoint of epoch %d of %r is aborted: after %d ms the partitions %s of %d have not "
                 "acknowledged. Should they still finish, it is published.",
-                pending.epoch,
+                epoch,
                 self.folder.uid,
                 self._timeout_ms,
                 ", ".join(map(str, missing[:8])) + (" ..." if len(missing) > 8 else ""),
-                pending.parallelism,
+                parallelism,
             )
             self._abort(pending, FailureReason.EXPIRED)
 
     def _settle(self, pending: _Pending, next_run: str) -> None:
         """Report an epoch that the driver has not published: the tasks of the next one may have."""
-        metadata = self.folder.read_metadata(pending.epoch)
-        if metadata is not None and metadata.run_id == pending.run_id:
+        metadata = self.folder.read_metadata(pending.identity.epoch)
+        if metadata is not None and metadata.run_id == pending.identity.run_id:
             self._listener.completed(metadata)
         elif not pending.aborted:
-            same_run = pending.run_id == next_run
+            same_run = pending.identity.run_id == next_run
             reason = FailureReason.SUBSUMED if same_run else FailureReason.SUPERSEDED_RUN
-            self._listener.aborted(pending.epoch, reason)
+            self._listener.aborted(pending.identity.epoch, reason)
 
     def _completed(self, metadata: CheckpointMetadata) -> None:
         try:
@@ -285,10 +280,3 @@ class CheckpointCoordinator:
             action()
         except Exception:
             _log.warning("cannot clean up the state folder %s", self.folder.location, exc_info=True)
-
-
-def _valid(option: ConfigOption[int], value: object) -> int:
-    try:
-        return option.parse(value)
-    except ValueError:
-        raise InvalidOptionError(option.name, value, option.expected, "call") from None

@@ -83,11 +83,7 @@ def open_with_copies(
     copies = CopiesFolder(folder, operator.storage.uri.partition("?")[0])
     _sweep_once(folder)
     parts = () if restore_point is None else restore_point.parts
-    described: dict[str, SegmentFile | StoredNativeFile] = {}
-    for part in parts:
-        described.update((file.path, file) for file in part.files)
-        if part.native is not None:
-            described.update((file.path, file) for file in part.native.files)
+    described = {file.path: file for part in parts for file in part.all_files}
     copies.prune(epoch, {path for part in parts for path in part.kept_files})
     opened = copy(operator)
     opened.storage = CopyingStorage(**vars(operator.storage), copies=copies, epoch=epoch, described=described)

@@ -29,9 +29,7 @@ def metrics_of_checkpoint(
     files: dict[str, int] = {}
     for part in parts:
         entries.update(part.entries)
-        files.update((file.path, file.bytes) for file in part.files)
-        if part.native is not None:
-            files.update((native.path, native.bytes) for native in part.native.files)
+        files.update((file.path, file.bytes) for file in part.all_files)
         for file in (*part.segments, *part.deltas):
             sizes.update(file.sizes)
     unknown = _states_of_unknown_size(parts)

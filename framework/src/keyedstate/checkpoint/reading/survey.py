@@ -153,8 +153,7 @@ def files_of(part: AttemptManifest) -> Iterator[tuple[str, SegmentFile]]:
 
 def bytes_of(metadata: CheckpointMetadata) -> int:
     """Return the size of all files that a checkpoint needs."""
-    files = (file for part in metadata.parts for _, file in files_of(part))
-    return sum({file.path: file.bytes for file in files}.values())
+    return sum({file.path: file.bytes for part in metadata.parts for file in part.all_files}.values())
 
 
 def backends_of(metadata: CheckpointMetadata) -> list[str]:

@@ -49,8 +49,7 @@ def bytes_of(metadata: CheckpointMetadata) -> int:
 
 
 def _bytes_of_part(part: AttemptManifest) -> int:
-    native = 0 if part.native is None else part.native.bytes
-    return native + sum(file.bytes for file in part.files)
+    return sum(file.bytes for file in part.all_files)
 
 
 def write_canonical(

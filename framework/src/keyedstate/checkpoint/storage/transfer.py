@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
@@ -46,7 +46,6 @@ def transfer(
     files: Iterable[FileCopy],
     *,
     threads: int = THREADS,
-    progress: Callable[[int], None] | None = None,
     cancelled: threading.Event | None = None,
 ) -> Sequence[CopiedFile]:
     """Copy files and return what was copied, in the order of `files`.
@@ -58,9 +57,6 @@ def transfer(
     threads : int
         Files that are copied at once, at least 1.  Each needs a few pieces of 4 MiB in memory, whatever its
         size.
-    progress : callable, optional
-        Called with the number of bytes after each piece, from one thread at a time; a file that starts again
-        after a transient error counts back (a negative number).
     cancelled : threading.Event, optional
         Set by another thread to stop.
 
@@ -79,7 +75,7 @@ def transfer(
     if threads < 1:
         raise ValueError(f"a transfer needs at least 1 thread, and not {threads}")
     wanted = list(files)
-    running = _Transfer(source, target, progress, cancelled)
+    running = _Transfer(source, target, cancelled)
     pool = ThreadPoolExecutor(min(threads, max(1, len(wanted))), "keyedstate-transfer")
     try:
         futures = [pool.submit(running.copy, file) for file in wanted]
@@ -102,15 +98,10 @@ class _Transfer:
     """The shared state of the threads of one transfer."""
 
     def __init__(
-        self,
-        source: CheckpointStorage,
-        target: CheckpointStorage,
-        progress: Callable[[int], None] | None,
-        cancelled: threading.Event | None,
+        self, source: CheckpointStorage, target: CheckpointStorage, cancelled: threading.Event | None
     ) -> None:
         self._source = source
         self._target = target
-        self._progress = progress
         self._cancelled = cancelled
         #: Guards what follows, and tells when a file is no longer being copied.
         self._lock = threading.Condition()
@@ -175,12 +166,10 @@ class _Transfer:
                     output.write(bytes(piece))
                     digest.update(piece)
                     position += len(piece)
-                    self._report(len(piece))
                 self._check_stop()
                 output.close()
             except BaseException:
                 output.abort()
-                self._report(-position)
                 raise
         finally:
             source.close()
@@ -189,8 +178,3 @@ class _Transfer:
     def _check_stop(self) -> None:
         if self.stop.is_set() or (self._cancelled is not None and self._cancelled.is_set()):
             raise TransferCancelledError(self._source.location(), self._target.location())
-
-    def _report(self, count: int) -> None:
-        if self._progress is not None and count:
-            with self._lock:
-                self._progress(count)

@@ -101,7 +101,7 @@ def _document(
         "key_columns": [{"name": name, "type": kind} for name, kind in metadata.key_columns],
         "watermark": time_of(metadata.watermark),
         "entries": entries_of(metadata),
-        "files": len(set().union(*(part.data_files for part in metadata.parts))),
+        "files": len(metadata.data_files),
         "bytes": bytes_of(metadata),
         "bytes_written": sum(part.bytes for part in metadata.parts),
         "deltas": deltas_of(metadata),

@@ -186,8 +186,7 @@ def _row(one: Inspection, checkpoint: Checkpoint) -> list[str]:
     metadata = checkpoint.metadata
     if metadata is None:
         return [*first, "", ""]
-    files = set().union(*(part.data_files for part in metadata.parts))
-    return [*first, str(len(files)), shown_bytes(bytes_of(metadata))]
+    return [*first, str(len(metadata.data_files)), shown_bytes(bytes_of(metadata))]
 
 
 def _print_problem(out: Console, problem: Problem, *, is_savepoint: bool) -> None:
