@@ -47,6 +47,8 @@ from keyedstate.state import ValueState
 from keyedstate.types import INT64
 
 MAX_PARALLELISM = 8
+#: For what must happen, however busy the machine is.
+DEADLINE_S = 600
 OUTPUT = pa.schema([("key", pa.string()), ("count", pa.int64())])
 
 
@@ -74,7 +76,7 @@ class Counting(KeyedProcessFunction):
         self.tell("close")
 
 
-def wait_until(true: Callable[[], object], seconds: float = 600.0) -> None:
+def wait_until(true: Callable[[], object], seconds: float = DEADLINE_S) -> None:
     """Wait for something that nobody tells."""
     deadline = time.monotonic() + seconds
     while not true():
@@ -135,7 +137,7 @@ class HostedJob:
         function: KeyedProcessFunction | None = None,
         *,
         parallelism: int = 1,
-        idle_ms: int = 60_000,
+        idle_ms: int = 600_000,
         memory_bytes: int = 0,
         timeout_ms: int = 0,
         secret: bytes | None = None,
@@ -151,7 +153,12 @@ class HostedJob:
         self.timeout_ms = timeout_ms
         self.secret = secret
         self.run_id = "run-1"
-        limits = {"hosts.idle-time": idle_ms, "hosts.memory": memory_bytes}
+        # A busy machine answers late, and a host of another executor that did would not be used.
+        limits = {
+            "hosts.idle-time": idle_ms,
+            "hosts.memory": memory_bytes,
+            "hosts.connect-timeout": DEADLINE_S * 1000,
+        }
         config = Configuration({"checkpoint.delta-min-bytes": 0, **limits, **options})
         self.state = OperatorFolder(CheckpointStorage.open(str(folder / "state"), config), "counts")
         self.coordinator = CheckpointCoordinator(self.state)

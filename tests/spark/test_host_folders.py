@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hosted import HostedJob
+from hosted import DEADLINE_S, HostedJob
 
 from keyedstate.checkpoint import StateOrigin
 from keyedstate.errors import HostFolderError, HostFolderLockedError
@@ -114,7 +114,7 @@ def test_hosts_listen_elsewhere_where_the_folder_is_taken(
     squat(place / NAME)
     before = os.lstat(place / NAME)
     with HostedJob(tmp_path) as job, caplog.at_level(logging.WARNING):
-        job.hosts = Hosts([job.anchor], HostSettings(60_000, 0), [place, local])
+        job.hosts = Hosts([job.anchor], HostSettings(DEADLINE_S * 1000, 0), [place, local])
         assert job.epoch(0, ["a"]) == [("a", 1)]
         assert job.epoch(1, ["a"]) == [("a", 2)]
         assert job.part().state_origin is StateOrigin.HOST
@@ -138,7 +138,7 @@ def test_epochs_run_in_tasks_where_every_folder_is_taken(
 ) -> None:
     squat(place / NAME)
     with HostedJob(tmp_path) as job, caplog.at_level(logging.WARNING):
-        job.hosts = Hosts([job.anchor], HostSettings(60_000, 0), [place])
+        job.hosts = Hosts([job.anchor], HostSettings(DEADLINE_S * 1000, 0), [place])
         for epoch in range(3):
             assert job.epoch(epoch, ["a"]) == [("a", epoch + 1)]
         assert job.part().state_origin is StateOrigin.FILES
@@ -194,8 +194,8 @@ def test_a_process_of_another_user_is_not_spoken_to(place: Path, tmp_path: Path)
         folder.path.parent.chmod(0o700)
         with listening_stranger(folder.socket_path(0)):
             with pytest.raises(HostFolderError, match="a process of the user 'nobody'"):
-                Hosts([job.anchor], HostSettings(60_000, 0), [place]).connect(0)
-            job.hosts = Hosts([job.anchor], HostSettings(60_000, 0), [place, job.sockets])
+                Hosts([job.anchor], HostSettings(DEADLINE_S * 1000, 0), [place]).connect(0)
+            job.hosts = Hosts([job.anchor], HostSettings(DEADLINE_S * 1000, 0), [place, job.sockets])
             assert job.epoch(0, ["a"]) == [("a", 1)]
             assert len(job.processes()) == 1
 
@@ -216,11 +216,11 @@ def test_without_peer_credentials_a_folder_needs_a_sticky_parent(
 def test_a_host_ends_although_its_folder_was_taken(tmp_path: Path, place: Path) -> None:
     """Another user moves it away, where the temporary folder has no sticky bit."""
     with HostedJob(tmp_path) as job:
-        job.hosts = Hosts([job.anchor], HostSettings(60_000, 0), [place])
+        job.hosts = Hosts([job.anchor], HostSettings(DEADLINE_S * 1000, 0), [place])
         job.epoch(0, ["a"])
         (place / NAME).rename(place / "moved")
         plain_file(place / NAME)
-        job.hosts = Hosts([job.anchor], HostSettings(60_000, 0), [place, job.sockets])
+        job.hosts = Hosts([job.anchor], HostSettings(DEADLINE_S * 1000, 0), [place, job.sockets])
         assert job.epoch(1, ["a"]) == [("a", 2)]
         assert len(job.processes()) == 2
     # Its end waits for both.
@@ -229,7 +229,7 @@ def test_a_host_ends_although_its_folder_was_taken(tmp_path: Path, place: Path) 
 
 def test_a_deleted_local_folder_is_not_restored_by_a_host(tmp_path: Path, local: Path) -> None:
     with HostedJob(tmp_path) as job:
-        job.hosts = Hosts([job.anchor], HostSettings(60_000, 0), [local])
+        job.hosts = Hosts([job.anchor], HostSettings(DEADLINE_S * 1000, 0), [local])
         job.epoch(0, ["a"])
         local.rename(tmp_path / "deleted")
     assert not local.exists()

@@ -22,10 +22,11 @@ from typing import Any, cast
 import cloudpickle
 import pyarrow as pa
 import pytest
-from hosted import Counting, HostedJob, wait_until
+from hosted import DEADLINE_S, Counting, HostedJob, wait_until
 
 import keyedstate
 from keyedstate.checkpoint import HostAddress, StateOrigin, TaskIdentity, to_json
+from keyedstate.epoch.configuration import frozen
 from keyedstate.errors import (
     AuthenticationError,
     EpochTimeoutError,
@@ -33,6 +34,7 @@ from keyedstate.errors import (
     HostProtocolError,
     UserFunctionError,
 )
+from keyedstate.options import Configuration
 from keyedstate.spark.hosts.network.client import HostedEpoch
 from keyedstate.spark.hosts.network.handshake import Session, prove_task
 from keyedstate.spark.hosts.network.protocol import LIMITS, PROTOCOL, Frame, FrameReader, FrameType, frame
@@ -130,8 +132,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HostedJob]:
     """One for all tests: hosts take a while to start."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     folder = tmp_path_factory.mktemp("job")
-    options = {"hosts.connect-timeout": "1 s"}
-    with HostedJob(folder, Raising(), secret=secrets.token_bytes(32), **options) as running:
+    with HostedJob(folder, Raising(), secret=secrets.token_bytes(32)) as running:
         yield running
 
 
@@ -190,11 +191,14 @@ def test_where_the_owner_is_gone_the_tasks_executor_takes_over(cluster: TwoExecu
 def test_an_owner_that_does_not_answer_is_not_waited_for(cluster: TwoExecutors) -> None:
     """As a machine that has vanished, or a process that hangs: the connection is there, and nothing comes."""
     cluster.next("hangs")
-    owner = cluster.owner
+    owner, plan = cluster.owner, cluster.job.plan
     owner.kill(signal.SIGSTOP)
+    # For this task alone: any other owner may take long to answer on a busy machine.
+    cluster.job.plan = replace(plan, settings=frozen(Configuration({"hosts.connect-timeout": "1 s"})))
     try:
         assert cluster.next("hangs") == [("hangs", 2)]
     finally:
+        cluster.job.plan = plan
         owner.kill(signal.SIGCONT)
     assert cluster.taken_over
     cluster.elsewhere()
@@ -313,9 +317,10 @@ class End:
 def connected(cluster: TwoExecutors, secret: bytes | None = None) -> Iterator[End]:
     """Connect to the owner as a task that knows a secret: by default the query's."""
     address = cluster.address.address, cluster.address.port
-    with socket.create_connection(address, timeout=30) as connection:
-        session = prove_task(connection, secret or known(cluster), cluster.address, time.monotonic() + 30)
-        connection.settimeout(30)
+    with socket.create_connection(address, timeout=DEADLINE_S) as connection:
+        deadline = time.monotonic() + DEADLINE_S
+        session = prove_task(connection, secret or known(cluster), cluster.address, deadline)
+        connection.settimeout(DEADLINE_S)
         yield End(connection, session)
 
 
@@ -427,7 +432,8 @@ class FakeHost:
     def __init__(self, secret: bytes) -> None:
         self.begun: list[dict[str, Any]] = []
         self._listener = TcpListener(lambda *accepted: self.answer(End(*accepted), FrameType.NOT_KEPT))
-        self._listener.introduce(Introduction(secret, "127.0.0.1", "owner"), "digest", ())
+        settings = (("hosts.connect-timeout", DEADLINE_S * 1000),)
+        self._listener.introduce(Introduction(secret, "127.0.0.1", "owner"), "digest", settings)
 
     @property
     def address(self) -> HostAddress:
@@ -472,7 +478,7 @@ def test_a_task_that_takes_over_is_another_attempt_and_keeps_the_secret(
     owner = FakeHost(secret)
     identity = job.identity(7)
     epoch = HostedEpoch(identity, job.packed, lambda _: ((), iter(())), 0, introduction=job.me)
-    kept = RemotePartition(owner.address, "version", secret, 30.0)
+    kept = RemotePartition(owner.address, "version", secret, DEADLINE_S)
     with pytest.raises(HostProtocolError):
         # Its own executor's host is no real one either.
         list(run_on_owner(epoch, kept, owner.connect, not_embedded))
@@ -520,7 +526,7 @@ def test_two_tasks_at_once_do_not_share_a_partition(cluster: TwoExecutors) -> No
     def slowly() -> Iterator[pa.RecordBatch]:
         yield cluster.job.batch(["twice"])
         began.set()
-        assert resume.wait(30)
+        assert resume.wait(DEADLINE_S)
 
     def run() -> None:
         try:
@@ -530,7 +536,7 @@ def test_two_tasks_at_once_do_not_share_a_partition(cluster: TwoExecutors) -> No
 
     first = threading.Thread(target=run)
     first.start()
-    assert began.wait(30)
+    assert began.wait(DEADLINE_S)
     assert cluster.next("twice") == [("twice", 1)]
     resume.set()
     first.join()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hosted import HostedJob, certificates
+from hosted import DEADLINE_S, HostedJob, certificates
 
 from keyedstate.checkpoint import HostAddress, StateOrigin
 from keyedstate.errors import AuthenticationError, HostLostError, HostProtocolError
@@ -45,7 +45,8 @@ class Relay:
     ----------
     target : (str, int)
         Where the host listens.
-    listen : (str, int)
+    listener : socket.socket, optional
+        By default one at a free port of its own.
     wrap : callable, optional
         Makes TLS of the connection with the task, and of that with the host; returns a plain socket.
     tamper : callable, optional
@@ -55,14 +56,14 @@ class Relay:
     def __init__(
         self,
         target: tuple[str, int],
-        listen: tuple[str, int] = ("127.0.0.1", 0),
+        listener: socket.socket | None = None,
         wrap: Callable[[socket.socket, bool], socket.socket] = lambda connection, server: connection,
         tamper: Callable[[str, bytes], bytes] = lambda side, data: data,
     ) -> None:
         self._target = target
         self._wrap = wrap
         self._tamper = tamper
-        self._listener = socket.create_server(listen)
+        self._listener = listener or socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         #: Bytes that went through, by the side that has sent them.
         self.passed = {"task": bytearray(), "host": bytearray()}
@@ -104,7 +105,8 @@ class Entrance:
     def __init__(self, **options: object) -> None:
         self.came: queue.Queue[tuple[socket.socket, Session]] = queue.Queue()
         self.listener = TcpListener(lambda *accepted: self.came.put(accepted))
-        self.listener.introduce(Introduction(SECRET, "127.0.0.1", "here"), "digest", tuple(options.items()))
+        settings = {"hosts.connect-timeout": DEADLINE_S * 1000, **options}
+        self.listener.introduce(Introduction(SECRET, "127.0.0.1", "here"), "digest", tuple(settings.items()))
 
     @property
     def address(self) -> HostAddress:
@@ -133,8 +135,8 @@ def led_to(relay: Relay) -> HostAddress:
 
 def prove(address: HostAddress, files: TlsFiles | None = None) -> Session:
     """Connect to an address as a task does, and do its side of the challenge."""
-    deadline = time.monotonic() + 30
-    connection = socket.create_connection((address.address, address.port), timeout=30)
+    deadline = time.monotonic() + DEADLINE_S
+    connection = socket.create_connection((address.address, address.port), timeout=DEADLINE_S)
     with contextlib.ExitStack() as ends:
         if files is not None:
             connection = secured = files.wrap(connection, server=False)
@@ -176,7 +178,7 @@ def test_an_epoch_is_taken_over_from_a_relay(tmp_path: Path) -> None:
             epoch = HostedEpoch(
                 job.identity(1), job.packed, lambda _: ((), iter([job.batch(["a"])])), 0, introduction=job.me
             )
-            kept = RemotePartition(led_to(relay), job.part().identity.nonce, SECRET, 30.0)
+            kept = RemotePartition(led_to(relay), job.part().identity.nonce, SECRET, DEADLINE_S)
             assert kept.run(epoch) is None
             # Neither a frame nor a row has reached it.
             assert bytes(relay.passed["task"]).count(b"HELLO") == 0
@@ -190,38 +192,41 @@ def test_an_epoch_is_taken_over_from_a_relay(tmp_path: Path) -> None:
 
 
 @contextlib.contextmanager
-def on_the_path(
-    enter: Callable[..., Entrance], how: dict[str, Any], **options: object
-) -> Iterator[tuple[Entrance, Relay]]:
-    """Put a relay where tasks find a host, which listens at the same port of another address."""
+def on_the_path(**how: Any) -> Iterator[tuple[Relay, dict[str, object]]]:
+    """Put a relay where tasks will find a host; yield it, and the options of that host.
+
+    The host listens at the same port of another address.
+    """
     while True:
-        entrance = enter(**{**ADDRESSES, **options})
-        port = entrance.address.port
+        listener = socket.create_server(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
         try:
-            relay = Relay(("127.0.0.2", port), ("127.0.0.1", port), **how)
+            socket.create_server(("127.0.0.2", port)).close()
         except OSError as error:
+            listener.close()
             # A port that is free at one address may be in use at the other.
             if error.errno != errno.EADDRINUSE:
                 raise
         else:
             break
-    with relay:
-        yield entrance, relay
+    with Relay(("127.0.0.2", port), listener, **how) as relay:
+        yield relay, {**ADDRESSES, "hosts.ports": port}
 
 
 def test_a_frame_changed_on_the_path_is_refused(enter: Callable[..., Entrance]) -> None:
     def flip(side: str, data: bytes) -> bytes:
         return data.replace(b"rows", b"lies")
 
-    with (
-        on_the_path(enter, {"tamper": flip}) as (entrance, _),
-        socket.create_connection((entrance.address.address, entrance.address.port), timeout=30) as mine,
-    ):
-        session = prove_task(mine, SECRET, entrance.address, time.monotonic() + 30)
-        theirs, other = entrance.came.get(timeout=30)
+    with contextlib.ExitStack() as ends:
+        _, options = ends.enter_context(on_the_path(tamper=flip))
+        entrance = enter(**options)
+        target = (entrance.address.address, entrance.address.port)
+        mine = ends.enter_context(socket.create_connection(target, timeout=DEADLINE_S))
+        session = prove_task(mine, SECRET, entrance.address, time.monotonic() + DEADLINE_S)
+        theirs, other = entrance.came.get(timeout=DEADLINE_S)
         with theirs:
-            theirs.settimeout(30)
-            mine.settimeout(30)
+            theirs.settimeout(DEADLINE_S)
+            mine.settimeout(DEADLINE_S)
             for connection, sender, reader in (
                 (mine, session, FrameReader(theirs, set(FrameType), other.received)),
                 (theirs, other, FrameReader(mine, set(FrameType), session.received)),
@@ -261,15 +266,14 @@ def test_an_epoch_whose_rows_are_changed_on_the_path_fails(tmp_path: Path, side:
     def tamper(which: str, data: bytes) -> bytes:
         return data.replace(b"honest-key", b"forged-key") if which == side else data
 
-    with HostedJob(tmp_path, secret=SECRET, **ADDRESSES) as job:
+    with contextlib.ExitStack() as ends:
+        relay, options = ends.enter_context(on_the_path(tamper=tamper))
+        job = ends.enter_context(HostedJob(tmp_path, secret=SECRET, **options))
         job.epoch(0, ["honest-key"])
-        owner = job.part().host
-        assert owner is not None
         job.hosts = job.others
-        with Relay(("127.0.0.2", owner.port), ("127.0.0.1", owner.port), tamper=tamper) as relay:
-            with pytest.raises((HostProtocolError, HostLostError)):
-                job.attempt(1, ["honest-key"])
-            assert b"honest-key" in relay.passed[side]
+        with pytest.raises((HostProtocolError, HostLostError)):
+            job.attempt(1, ["honest-key"])
+        assert b"honest-key" in relay.passed[side]
         # The next attempt restores from files, and nothing of the forged one is there.
         assert job.epoch(1, ["honest-key"]) == [("honest-key", 2)]
 
@@ -300,12 +304,13 @@ def test_a_relay_with_a_certificate_of_the_authority_fails(
         # Two threads that use one TLS connection at once, as those of the relay, break its records.
         return plain_socket(secured)
 
-    options = {
+    tls = {
         "hosts.tls-certificate": files.certificate,
         "hosts.tls-key": files.key,
         "hosts.tls-ca": files.ca,
     }
-    with on_the_path(enter, {"wrap": wrap}, **options) as (entrance, relay):
+    with on_the_path(wrap=wrap) as (relay, options):
+        entrance = enter(**options, **tls)
         with pytest.raises(AuthenticationError):
             prove(entrance.address, files)
         assert len(relay.passed["task"]) == 56
@@ -318,9 +323,9 @@ def test_a_relay_with_a_certificate_of_the_authority_fails(
 def test_both_ends_of_a_tls_session_agree_on_it(tmp_path: Path, version: ssl.TLSVersion) -> None:
     files = certificates(tmp_path / "tls")
     address = HostAddress("here", "127.0.0.1", 1)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + DEADLINE_S
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        plain = socket.create_connection(listener.getsockname(), timeout=30)
+        plain = socket.create_connection(listener.getsockname(), timeout=DEADLINE_S)
         with files.wrap(listener.accept()[0], server=True) as host:
             came: list[Session] = []
 

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hosted import Counting, HostedJob, wait_until
+from hosted import DEADLINE_S, Counting, HostedJob, wait_until
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import epoch_metrics, keyed
@@ -200,7 +200,7 @@ def test_starts_epochs_and_stops_leave_no_process_no_socket_and_no_file(
         sockets.mkdir()
         for life in range(50 if soak else len(ways)):
             way = ways[life % len(ways)]
-            idle_ms = 300 if way == "nobody comes" else 60_000
+            idle_ms = 300 if way == "nobody comes" else DEADLINE_S * 1000
             told.unlink(missing_ok=True)
             executor = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
             with HostedJob(tmp_path / "job", Counting(str(told)), backend=one_backend) as job:

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hosted import HostedJob, certificates
+from hosted import DEADLINE_S, HostedJob, certificates
 
 from keyedstate.checkpoint import HostAddress, StateOrigin
 from keyedstate.errors import MissingOptionError
@@ -54,11 +54,12 @@ class Entrance:
     def __init__(self, settings: dict[str, object]) -> None:
         self.came: queue.Queue[socket.socket] = queue.Queue()
         self.listener = TcpListener(lambda connection, session: self.came.put(connection))
+        settings = {"hosts.connect-timeout": DEADLINE_S * 1000, **settings}
         self.listener.introduce(Introduction(SECRET, "127.0.0.1", "here"), "digest", tuple(settings.items()))
 
     def stranger(self) -> socket.socket:
         """Connect, and prove nothing."""
-        return socket.create_connection((self.address.address, self.address.port), timeout=30)
+        return socket.create_connection((self.address.address, self.address.port), timeout=DEADLINE_S)
 
     @property
     def address(self) -> HostAddress:
@@ -70,8 +71,8 @@ class Entrance:
         """Come in as a task does."""
         connection = files.wrap(self.stranger(), server=False)
         try:
-            handshake(connection, time.monotonic() + 30)
-            prove_task(connection, SECRET, self.address, time.monotonic() + 30)
+            handshake(connection, time.monotonic() + DEADLINE_S)
+            prove_task(connection, SECRET, self.address, time.monotonic() + DEADLINE_S)
         except BaseException:
             connection.close()
             raise
@@ -90,9 +91,9 @@ def entrance(files: TlsFiles) -> Iterator[Entrance]:
 @pytest.fixture
 def ends(entrance: Entrance, files: TlsFiles) -> Iterator[tuple[socket.socket, socket.socket]]:
     """The task's and the host's end of a connection."""
-    with entrance.task(files) as mine, entrance.came.get(timeout=30) as theirs:
-        mine.settimeout(30)
-        theirs.settimeout(30)
+    with entrance.task(files) as mine, entrance.came.get(timeout=DEADLINE_S) as theirs:
+        mine.settimeout(DEADLINE_S)
+        theirs.settimeout(DEADLINE_S)
         yield mine, theirs
 
 
@@ -136,7 +137,7 @@ def test_a_task_without_a_certificate_of_the_authority_is_refused(
         pytest.raises(OSError),
         context.wrap_socket(stranger) as connection,
     ):
-        prove_task(connection, SECRET, entrance.address, time.monotonic() + 30)
+        prove_task(connection, SECRET, entrance.address, time.monotonic() + DEADLINE_S)
     assert entrance.came.empty()
 
 
@@ -215,8 +216,8 @@ def test_last_words_arrive_though_the_other_side_is_still_sending(
         with contextlib.suppress(ConnectionError):
             assert task.recv(1) == b""
         task.shutdown(socket.SHUT_RDWR)
-        sending.exception(30)
-        ended.result(30)
+        sending.exception(DEADLINE_S)
+        ended.result(DEADLINE_S)
 
 
 def test_an_end_that_is_gone_is_known_at_the_other(ends: tuple[socket.socket, socket.socket]) -> None:
