@@ -205,7 +205,7 @@ def test_processing_time_timers_fire_by_a_heartbeat_without_input(stream: Any, o
         out.writeStream.foreachBatch(sink).option("checkpointLocation", str(stream.spark_checkpoint)).start()
     )
     try:
-        assert reminded.wait(120), query.exception()
+        assert reminded.wait(600), query.exception()
     finally:
         query.stop()
         stream.settle()
@@ -326,7 +326,7 @@ def test_a_drained_query_with_a_heartbeat_fires_all_event_time_timers(
         out.writeStream.foreachBatch(sink).option("checkpointLocation", str(stream.spark_checkpoint)).start()
     )
     try:
-        assert begun.wait(120), query.exception()
+        assert begun.wait(600), query.exception()
         stopped = Savepoint.stop(query, tmp_path / "savepoint", drain=True)
     finally:
         query.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from random import Random
@@ -88,7 +89,7 @@ def content(table: Any) -> dict[int, Any]:
 
 def damage(folder: Path) -> None:
     while not (files := list(folder.rglob("*.sst"))):
-        pass  # one is written in the background
+        time.sleep(0.01)  # one is written in the background
     for file in files:
         data = bytearray(file.read_bytes())
         for position in range(100, len(data) - 500, 1_000):
