@@ -23,6 +23,7 @@ from keyedstate.checkpoint import (
     write_delta,
     write_operator_state,
 )
+from keyedstate.checkpoint.protocol.operator_folder import data_paths
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
 from keyedstate.tables import GatheredChanges, GroupChanges
@@ -182,7 +183,7 @@ class Query:
             first = 10 * identity.partition
             sink.write_entries(OPERATOR_KEY_GROUP, [_batch([(0, first), (1, first + 1)])])
 
-        path = self.folder.operator_data_path(identity)
+        path = data_paths(identity.nonce)[1]
         return write_operator_state(self.folder.storage, path, [RULES, OFFSETS], write)
 
 

@@ -26,6 +26,7 @@ from keyedstate.checkpoint import (
     write_delta,
     write_operator_state,
 )
+from keyedstate.checkpoint.protocol.operator_folder import data_paths
 from keyedstate.epoch.full_snapshot import BackgroundFullSnapshot, CapturedFullSnapshot
 from keyedstate.errors import TooManyFailedSnapshotsError
 from keyedstate.plugins import Backend
@@ -115,7 +116,7 @@ class EpochWriter:
         self._parts = restore_point.parts
         self._before = self._parts[identity.partition]
         if kind is SnapshotKind.DELTA_AND_FULL and self._background is None:
-            captured = self._capture(self.folder.full_snapshot_path(identity), identity.epoch - 1)
+            captured = self._capture(data_paths(identity.nonce)[2], identity.epoch - 1)
             self._background = BackgroundFullSnapshot(captured, self._share)
 
     def end(self, *, wait: bool = True) -> EpochFiles:
@@ -147,7 +148,7 @@ class EpochWriter:
                 self._background.hurry()
             files = captured.write() if isinstance(captured, _Delta) else _written(captured)
             if operator_snapshot is not None:
-                path, metas = self.folder.operator_data_path(self._identity), self._operator.metas()
+                path, metas = data_paths(self._identity.nonce)[1], self._operator.metas()
                 file = write_operator_state(
                     self.folder.storage, path, metas, operator_snapshot.run, self._compression
                 )

@@ -20,6 +20,7 @@ from keyedstate.checkpoint import (
     write_operator_state,
 )
 from keyedstate.checkpoint.format.json_document import encode_document
+from keyedstate.checkpoint.protocol.operator_folder import data_paths
 from keyedstate.errors import (
     CorruptFileError,
     MissingFileError,
@@ -139,7 +140,7 @@ def test_a_value_that_cannot_be_written_leaves_no_file(local: CheckpointStorage)
 def attempt(job: Any, identity: TaskIdentity) -> Acknowledgement:
     """Run one task to its end, operator state included."""
     segment = job.write_data(identity, job.begin(identity))
-    file = written(job.folder.storage, job.folder.operator_data_path(identity))
+    file = written(job.folder.storage, data_paths(identity.nonce)[1])
     acknowledgement: Acknowledgement = job.write_manifest(identity, segment, file)
     return acknowledgement
 
@@ -181,7 +182,7 @@ def test_a_malformed_description_is_refused_with_the_files_name(job: Any, damage
 def test_a_manifest_may_name_its_own_operator_state_only(job: Any):
     identity = job.identity("run-1", 0, 0)
     segment = job.write_data(identity, job.begin(identity))
-    file = written(job.folder.storage, job.folder.operator_data_path(identity))
+    file = written(job.folder.storage, data_paths(identity.nonce)[1])
     foreign = replace(file, segment=replace(file.segment, path="data/another.operator.seg"))
     with pytest.raises(ValueError, match=r"data/another\.operator\.seg"):
         job.write_manifest(identity, segment, foreign)
@@ -207,7 +208,7 @@ def test_what_a_killed_task_and_a_superseded_run_left_of_operator_state_goes_awa
     epoch(job, 0, coordinator)
     killed = job.identity("run-1", 1, 0)
     job.begin(killed)
-    written(job.folder.storage, job.folder.operator_data_path(killed))
+    written(job.folder.storage, data_paths(killed.nonce)[1])
     attempt(job, job.identity("run-1", 1, 1))
     left = set(job.folder.data_files())
     # A newer run at the same epoch clears away what the older one has left of it.
@@ -216,4 +217,4 @@ def test_what_a_killed_task_and_a_superseded_run_left_of_operator_state_goes_awa
     newer.drain()
     gone = left.difference(job.folder.data_files())
     assert len(left) == 4 + 3 and len(gone) == 3
-    assert job.folder.operator_data_path(killed) in gone
+    assert data_paths(killed.nonce)[1] in gone

@@ -91,7 +91,7 @@ class FullSnapshotRules:
             return SnapshotKind.FULL
         if not self._is_due(part):
             return SnapshotKind.DELTA
-        if not self._is_overdue(part):
+        if not self._is_due(part, _OVERDUE):
             waiting = [other for other in parts if self._may_begin(other, now_ms)]
             waiting.sort(key=_heaviest_first)
             if part not in (waiting[: self.max_concurrent] if self.max_concurrent else waiting):
@@ -100,11 +100,8 @@ class FullSnapshotRules:
         heavy = 4 * _delta_bytes(part) > len(part.deltas) * _full_bytes(part)
         return SnapshotKind.DELTA_AND_FULL if asynchronous and not heavy else SnapshotKind.FULL
 
-    def _is_due(self, part: AttemptManifest) -> bool:
-        return len(part.deltas) >= self.max_deltas or 2 * _delta_bytes(part) > _full_bytes(part)
-
-    def _is_overdue(self, part: AttemptManifest) -> bool:
-        long, heavy = _OVERDUE * self.max_deltas, _OVERDUE * _full_bytes(part)
+    def _is_due(self, part: AttemptManifest, times: int = 1) -> bool:
+        long, heavy = times * self.max_deltas, times * _full_bytes(part)
         return len(part.deltas) >= long or 2 * _delta_bytes(part) > heavy
 
     def _may_begin(self, part: AttemptManifest, now_ms: int) -> bool:

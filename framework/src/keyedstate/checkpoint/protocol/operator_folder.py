@@ -252,14 +252,6 @@ class OperatorFolder:
         """Return the path of an attempt's keyed state."""
         return data_paths(identity.nonce)[0]
 
-    def operator_data_path(self, identity: TaskIdentity) -> str:
-        """Return the path of an attempt's operator state."""
-        return data_paths(identity.nonce)[1]
-
-    def full_snapshot_path(self, identity: TaskIdentity) -> str:
-        """Return the path of the full snapshot of the state before the attempt, written in the background."""
-        return data_paths(identity.nonce)[2]
-
     def data_files(self) -> list[str]:
         """Return the paths of all data files; other names are ignored."""
         return [f"data/{name}" for name in self.storage.list("data") if _DATA.fullmatch(name)]
@@ -334,7 +326,10 @@ def metadata_path(epoch: int) -> str:
 
 
 def data_paths(nonce: str) -> tuple[str, str, str]:
-    """Return the paths of the data files that the attempt with that nonce may write."""
+    """Return the paths of the data files that the attempt with that nonce may write.
+
+    They are those of its keyed state, its operator state, and the full snapshot in the background.
+    """
     return f"data/{nonce}.seg", f"data/{nonce}.operator.seg", f"data/{nonce}.base.seg"
 
 

@@ -187,12 +187,6 @@ def _set_back(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> N
     folder.storage.delete_file(f"{SET_BACK}{identity.epoch}")
 
 
-def _check_owner(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:
-    _check_query(folder, identity, owner.query_id, owner.uid)
-    if owner.max_parallelism != identity.max_parallelism:
-        raise MaxParallelismChangedError(owner.max_parallelism, identity.max_parallelism)
-
-
 def find_restore_point(
     folder: OperatorFolder, identity: TaskIdentity, *, each_epoch: bool = False, owner: Owner | None = None
 ) -> CheckpointMetadata | None:
@@ -308,11 +302,14 @@ def _why_not_new(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointEr
     return None
 
 
-def _check_query(folder: OperatorFolder, identity: TaskIdentity, query_id: str, uid: str) -> None:
-    if query_id != identity.query_id:
-        raise StateFolderOwnedError(folder.location, f"query {query_id}", identity.query_id)
-    if uid != identity.uid:
-        raise StateFolderOwnedError(folder.location, f"the operator {uid!r} of this query", identity.query_id)
+def _check_owner(folder: OperatorFolder, identity: TaskIdentity, found: Owner | CheckpointMetadata) -> None:
+    if found.query_id != identity.query_id:
+        raise StateFolderOwnedError(folder.location, f"query {found.query_id}", identity.query_id)
+    if found.uid != identity.uid:
+        owner = f"the operator {found.uid!r} of this query"
+        raise StateFolderOwnedError(folder.location, owner, identity.query_id)
+    if found.max_parallelism != identity.max_parallelism:
+        raise MaxParallelismChangedError(found.max_parallelism, identity.max_parallelism)
 
 
 def _newest(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointMetadata | None:
@@ -320,9 +317,7 @@ def _newest(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointMetadat
     for epoch in reversed(folder.checkpoints()):
         metadata = folder.read_metadata(epoch) if epoch < identity.epoch else None
         if metadata is not None:
-            _check_query(folder, identity, metadata.query_id, metadata.uid)
-            if metadata.max_parallelism != identity.max_parallelism:
-                raise MaxParallelismChangedError(metadata.max_parallelism, identity.max_parallelism)
+            _check_owner(folder, identity, metadata)
             return metadata
     return None
 
@@ -402,7 +397,7 @@ def _publish(
     folder: OperatorFolder, identity: TaskIdentity, manifests: Sequence[AttemptManifest]
 ) -> CheckpointMetadata:
     metadata = CheckpointMetadata.of(manifests)
-    _check_query(folder, identity, metadata.query_id, metadata.uid)
+    _check_owner(folder, identity, metadata)
     with exclusive(folder):
         check_writer(folder, identity.query_id, identity.run_id)
         folder.write_metadata(metadata)

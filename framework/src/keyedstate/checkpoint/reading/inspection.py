@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +12,21 @@ from keyedstate.checkpoint.format.native_snapshot import owner_path
 from keyedstate.checkpoint.format.segment import SegmentFile, SegmentHandle
 from keyedstate.checkpoint.protocol.leases import leased_data_files
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, data_paths
-from keyedstate.checkpoint.reading.survey import NATIVE, Checkpoint, Status, Survey, files_of, survey
+from keyedstate.checkpoint.reading.survey import (
+    NATIVE,
+    Checkpoint,
+    Fault,
+    Survey,
+    fault_of,
+    files_of,
+    survey,
+)
 from keyedstate.checkpoint.savepoint.location import StoredOperator
 from keyedstate.checkpoint.savepoint.savepoint import SPARK, SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, StoredFile
 from keyedstate.errors import (
     CheckpointError,
     CorruptFileError,
-    FormatVersionError,
     MissingFileError,
     UnreadableStateError,
 )
@@ -28,17 +34,6 @@ from keyedstate.keygroups import KeyGroupRange
 
 #: Takes the bytes that were read since it was called last.
 Advance = Callable[[int], None]
-
-
-class Fault(str, enum.Enum):
-    """What is wrong with a file."""
-
-    DAMAGED = "damaged"
-    MISSING = "missing"
-    #: A newer keyedstate wrote it.
-    TOO_NEW = "too new"
-    #: Its bytes are right, and a type in it is not known here; or the storage does not let it be read.
-    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True)
@@ -94,10 +89,10 @@ class Inspection:
     @property
     def newest_whole(self) -> Checkpoint | None:
         """The newest checkpoint without any problem; None where there is none."""
-        right = (
-            one for one in self.checkpoints if one.path not in self.deleted and not self.problems_of(one)
+        known = (one for one in self.checkpoints if one.metadata is not None)
+        return next(
+            (one for one in known if one.path not in self.deleted and not self.problems_of(one)), None
         )
-        return next((one for one in right if one.status is Status.COMPLETE), None)
 
 
 class Inspector:
@@ -149,10 +144,9 @@ class Inspector:
             fault = Fault.DAMAGED if self._storage.exists(OWNER) else Fault.MISSING
             self._problems.append(Problem(OWNER, fault, self._survey.owner_problem))
         for checkpoint in self._checkpoints:
-            if checkpoint.status.is_problem:
+            if checkpoint.fault is not None:
                 epochs = () if checkpoint.epoch is None else (checkpoint.epoch,)
-                fault = Fault(checkpoint.status.value)
-                self._problems.append(Problem(checkpoint.path, fault, checkpoint.problem, epochs))
+                self._problems.append(Problem(checkpoint.path, checkpoint.fault, checkpoint.problem, epochs))
             elif checkpoint.metadata is not None:
                 for part in checkpoint.metadata.parts:
                     self._want(part, checkpoint.path)
@@ -169,7 +163,7 @@ class Inspector:
             # Clean-up has deleted it since it was listed.
             return
         except CheckpointError as error:
-            self._problems.append(Problem(path, *_fault_of(error), (epoch,)))
+            self._problems.append(Problem(path, *fault_of(error), (epoch,)))
 
     def _want(self, part: AttemptManifest, named_by: str) -> None:
         for role, segment in files_of(part):
@@ -220,7 +214,7 @@ def problems_of_savepoint(savepoint: SavepointFolder) -> list[Problem]:
         try:
             reading()
         except CheckpointError as error:
-            found.append(Problem(path, *_fault_of(error)))
+            found.append(Problem(path, *fault_of(error)))
     return found
 
 
@@ -242,7 +236,7 @@ def _unnamed(operator: StoredOperator, files: Sequence[StoredFile]) -> list[Stor
     folder = operator.folder
     attempts = {} if folder is None else {epoch: folder.attempts(epoch) for epoch in folder.attempt_epochs()}
     found = survey(operator)
-    if any(checkpoint.status.is_problem for checkpoint in found.checkpoints):
+    if any(checkpoint.fault for checkpoint in found.checkpoints):
         return None
     known = [checkpoint.metadata for checkpoint in found.checkpoints if checkpoint.metadata is not None]
     used = {path for metadata in known for part in metadata.parts for path in part.kept_files}
@@ -267,7 +261,7 @@ def _faults_of_native(
                 done += len(piece)
                 advance(len(piece))
     except CheckpointError as error:
-        yield _fault_of(error)
+        yield fault_of(error)
         return
     finally:
         advance(file.bytes - done)
@@ -286,7 +280,7 @@ def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> 
         handle = SegmentHandle.open(storage, segment)
     except CheckpointError as error:
         advance(left)
-        yield _fault_of(error)
+        yield fault_of(error)
         return
     unreadable: dict[str, UnreadableStateError] = {}
     try:
@@ -303,8 +297,8 @@ def _faults_of(storage: CheckpointStorage, wanted: Wanted, advance: Advance) -> 
                     # Its checksum is right; only the values cannot be decoded.
                     unreadable[state] = error
                 except CheckpointError as error:
-                    yield _fault_of(error)
-        yield from map(_fault_of, unreadable.values())
+                    yield fault_of(error)
+        yield from map(fault_of, unreadable.values())
     finally:
         handle.close()
         advance(left)
@@ -316,18 +310,3 @@ def _check_groups(
     for group, _, _ in values:
         if group not in key_groups:
             raise CorruptFileError(location, f"a change of key group {group} is in it")
-
-
-def _fault_of(error: CheckpointError) -> tuple[Fault, str]:
-    if isinstance(error, MissingFileError):
-        return Fault.MISSING, "the file does not exist"
-    if isinstance(error, CorruptFileError):
-        return Fault.DAMAGED, error.what
-    if isinstance(error, FormatVersionError):
-        newer = (
-            f"it has the format version {error.version}, and this keyedstate reads up to {error.supported}"
-        )
-        return Fault.TOO_NEW, f"{newer}; upgrade it"
-    if isinstance(error, UnreadableStateError):
-        return Fault.UNREADABLE, f"the state {error.state!r}: {error.reason}"
-    return Fault.UNREADABLE, str(error)

@@ -13,26 +13,38 @@ from keyedstate.checkpoint.format.segment import SegmentFile
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, AttemptFile, metadata_path
 from keyedstate.checkpoint.savepoint.location import StoredOperator
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
-from keyedstate.errors import CheckpointError, CorruptFileError, FormatVersionError
+from keyedstate.errors import (
+    CheckpointError,
+    CorruptFileError,
+    FormatVersionError,
+    MissingFileError,
+    UnreadableStateError,
+)
 
 
-class Status(str, enum.Enum):
-    """Whether a checkpoint can be used."""
+class Fault(str, enum.Enum):
+    """What is wrong with a file."""
 
-    COMPLETE = "complete"
-    #: Its folder lacks the metadata that would make it one.
-    UNFINISHED = "unfinished"
-    #: Its metadata is not what was written.
     DAMAGED = "damaged"
+    MISSING = "missing"
     #: A newer keyedstate wrote it.
     TOO_NEW = "too new"
-    #: The storage does not let it be read.
+    #: Its bytes are right, and a type in it is not known here; or the storage does not let it be read.
     UNREADABLE = "unreadable"
 
-    @property
-    def is_problem(self) -> bool:
-        """Whether it cannot be read; leftovers are no problem."""
-        return self in (Status.DAMAGED, Status.TOO_NEW, Status.UNREADABLE)
+
+def fault_of(error: CheckpointError) -> tuple[Fault, str]:
+    """Return what is wrong with a file that cannot be read, also in words."""
+    if isinstance(error, MissingFileError):
+        return Fault.MISSING, "the file does not exist"
+    if isinstance(error, CorruptFileError):
+        return Fault.DAMAGED, error.what
+    if isinstance(error, FormatVersionError):
+        newer = f"it has the format version {error.version}, and up to {error.supported} can be read here"
+        return Fault.TOO_NEW, f"{newer}. Upgrade keyedstate."
+    if isinstance(error, UnreadableStateError):
+        return Fault.UNREADABLE, f"the state {error.state!r}: {error.reason}"
+    return Fault.UNREADABLE, str(error)
 
 
 @dataclass(frozen=True)
@@ -43,15 +55,22 @@ class Checkpoint:
     epoch: int | None
     #: Of its metadata, in the operator's folder.
     path: str
-    status: Status
-    #: In words, where the metadata cannot be read.
+    #: What is wrong with the metadata, and in words; None and nothing where it can be read or is not there.
+    fault: Fault | None
     problem: str
     #: When its metadata was written, by the file system's clock.
     published_ms: int | None
-    #: None where it cannot be read.
+    #: None where it cannot be read, and for a folder that lacks it.
     metadata: CheckpointMetadata | None
     #: When the last lease on it expires; None where there is none.
     leased_until_ms: int | None = None
+
+    @property
+    def status(self) -> str:
+        """Whether it can be used: ``complete``, ``unfinished`` for a folder without metadata, or a fault."""
+        if self.fault is not None:
+            return self.fault.value
+        return "unfinished" if self.metadata is None else "complete"
 
 
 @dataclass(frozen=True)
@@ -95,12 +114,12 @@ class Survey:
     @property
     def newest(self) -> Checkpoint | None:
         """The checkpoint that the next epoch begins from; None where none can be read."""
-        return next((one for one in self.checkpoints if one.status is Status.COMPLETE), None)
+        return next((one for one in self.checkpoints if one.metadata is not None), None)
 
     @property
     def has_problem(self) -> bool:
         """Whether something that should be readable is not."""
-        return bool(self.owner_problem) or any(one.status.is_problem for one in self.checkpoints)
+        return bool(self.owner_problem) or any(one.fault for one in self.checkpoints)
 
 
 def survey(operator: StoredOperator) -> Survey:
@@ -119,17 +138,15 @@ def survey(operator: StoredOperator) -> Survey:
     leases = [lease for lease in folder.leases() if lease.expires_ms > time.time() * 1000]
     until = {lease.epoch: lease.expires_ms for lease in sorted(leases, key=lambda one: one.expires_ms)}
     found = [replace(one, leased_until_ms=until.get(one.epoch)) for one in found if one.epoch is not None]
-    checkpoints = tuple(found)
-    complete = [one.epoch for one in checkpoints if one.status is Status.COMPLETE and one.epoch is not None]
-    published = {one.epoch for one in checkpoints if one.metadata is not None}
+    published = {one.metadata.epoch for one in found if one.metadata is not None}
     unpublished = []
     for epoch in reversed(folder.attempt_epochs()):
         attempts = folder.attempts(epoch)
         if attempts and epoch not in published:
             run_id = _newest_run(attempts, owner)
-            is_left_over = any(other > epoch for other in complete)
+            is_left_over = any(other > epoch for other in published)
             unpublished.append(UnpublishedEpoch(epoch, is_left_over, run_id, tuple(attempts)))
-    return Survey(operator, owner, owner_problem, checkpoints, tuple(unpublished))
+    return Survey(operator, owner, owner_problem, tuple(found), tuple(unpublished))
 
 
 #: What a file of the backend's own is for.
@@ -173,23 +190,17 @@ def entries_of(metadata: CheckpointMetadata) -> int:
 
 def _read(operator: StoredOperator, epoch: int | None) -> Checkpoint:
     path = METADATA if epoch is None else metadata_path(epoch)
-    status, problem, metadata = Status.COMPLETE, "", None
+    fault, problem, metadata = None, "", None
     try:
         if operator.folder is not None and epoch is not None:
             metadata = operator.folder.read_metadata(epoch)
         else:
             metadata = OperatorSnapshot.open(operator.storage).metadata
-        if metadata is None:
-            status = Status.UNFINISHED
-    except CorruptFileError as error:
-        status, problem = Status.DAMAGED, error.what
-    except FormatVersionError as error:
-        status, problem = Status.TOO_NEW, str(error)
     except CheckpointError as error:
-        status, problem = Status.UNREADABLE, str(error)
+        fault, problem = fault_of(error)
     files = operator.storage.describe(path.rpartition("/")[0])
     published_ms = next((file.modified_ms for file in files if file.name == METADATA), None)
-    return Checkpoint(metadata.epoch if metadata else epoch, path, status, problem, published_ms, metadata)
+    return Checkpoint(metadata.epoch if metadata else epoch, path, fault, problem, published_ms, metadata)
 
 
 def _newest_run(attempts: Sequence[AttemptFile], owner: Owner | None) -> str:

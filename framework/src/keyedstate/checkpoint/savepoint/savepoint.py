@@ -79,10 +79,9 @@ _Folder = TypeVar("_Folder", bound="SavepointFolder")
 
 
 @dataclass(frozen=True)
-class SavepointFolder:
-    """A finished savepoint."""
+class _Description:
+    """The content of `SAVEPOINT`."""
 
-    root: CheckpointStorage
     #: Its own, which a copy of it has too.
     id: str
     #: Milliseconds since 1970 UTC.
@@ -97,7 +96,15 @@ class SavepointFolder:
     watermark: int | None
     #: Where Spark's own files are in it, so that a query can be forked from it.
     spark: SparkPosition | None
-    _digests: Mapping[str, str] = field(repr=False)
+    #: The digest of each file, by its path.
+    files: Mapping[str, str] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class SavepointFolder(_Description):
+    """A finished savepoint."""
+
+    root: CheckpointStorage
 
     def __str__(self) -> str:
         names = ", ".join(self.operators)
@@ -119,27 +126,13 @@ class SavepointFolder:
         StorageError
         """
         root = CheckpointStorage.at(location)
-        path = root.location(SAVEPOINT)
         try:
             data = root.read(SAVEPOINT)
         except MissingFileError:
             names = root.list()
             raise NotASavepointError(root.location(), names, unfinished=UNFINISHED in names) from None
-        body = decode_document(path, "savepoint", FORMAT_VERSION, data)
-        try:
-            return cls(
-                root=root,
-                id=body["id"],
-                created_ms=body["created_ms"],
-                keyedstate_version=body["keyedstate_version"],
-                operators=tuple(body["operators"]),
-                drained=body["drained"],
-                watermark=body["watermark"],
-                spark=None if body["spark"] is None else SparkPosition(**body["spark"]),
-                _digests=dict(body["files"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise CorruptFileError(path, f"its content is malformed ({error})") from error
+        found = decode_as(_Description, root.location(SAVEPOINT), "savepoint", FORMAT_VERSION, data)
+        return cls(**vars(found), root=root)
 
     @property
     def location(self) -> str:
@@ -168,7 +161,7 @@ class SavepointFolder:
 
     def spark_files(self) -> tuple[str, ...]:
         """Return the paths of Spark's files as they are in its checkpoint location, sorted."""
-        return tuple(sorted(path[len(SPARK) + 1 :] for path in self._digests if _is_sparks(path)))
+        return tuple(sorted(path[len(SPARK) + 1 :] for path in self.files if _is_sparks(path)))
 
     def read_spark_file(self, path: str) -> bytes:
         """Return one file of Spark; raises as `metadata`."""
@@ -238,7 +231,7 @@ class SavepointFolder:
 
     def _verified(self, path: str) -> bytes:
         data = self.root.read(path)
-        if hashlib.sha256(data).hexdigest() != self._digests.get(path):
+        if hashlib.sha256(data).hexdigest() != self.files.get(path):
             location = self.root.location(path)
             raise CorruptFileError(location, f"it is not the file that {SAVEPOINT} was written for")
         return data
@@ -335,19 +328,19 @@ class SavepointWriter:
         SavepointTakenOverError
             Where another writer has begun in this folder; nothing was published.
         """
-        body = {
-            "id": self.id,
-            "created_ms": int(time.time() * 1000) if created_ms is None else created_ms,
-            "keyedstate_version": __version__,
-            "operators": sorted(self._operators),
-            "drained": drained,
-            "watermark": watermark,
-            "spark": None if spark is None else {"query_id": spark.query_id, "epoch": spark.epoch},
-            "files": self._digests,
-        }
+        described = _Description(
+            self.id,
+            int(time.time() * 1000) if created_ms is None else created_ms,
+            __version__,
+            tuple(sorted(self._operators)),
+            drained,
+            watermark,
+            spark,
+            self._digests,
+        )
         if not self._is_ours():
             raise SavepointTakenOverError(self.root.location())
-        self.root.write_atomic(SAVEPOINT, encode_document("savepoint", FORMAT_VERSION, body))
+        self.root.write_atomic(SAVEPOINT, encode_document("savepoint", FORMAT_VERSION, to_json(described)))
         self._finished = True
         self.root.delete_file(UNFINISHED)
         return SavepointFolder.open(self.root)

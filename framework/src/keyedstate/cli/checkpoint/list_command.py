@@ -97,7 +97,7 @@ def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
     metadata = checkpoint.metadata
     return {
         "epoch": checkpoint.epoch,
-        "status": checkpoint.status.value,
+        "status": checkpoint.status,
         "problem": checkpoint.problem,
         "published": time_of(checkpoint.published_ms),
         "leased_until": time_of(checkpoint.leased_until_ms),
@@ -142,7 +142,7 @@ def _print(out: Console, found: Survey) -> None:
 def _row(checkpoint: Checkpoint) -> list[str]:
     metadata = checkpoint.metadata
     name = "?" if checkpoint.epoch is None else str(checkpoint.epoch)
-    first = [name, checkpoint.status.value, shown_time(checkpoint.published_ms)]
+    first = [name, checkpoint.status, shown_time(checkpoint.published_ms)]
     if metadata is None:
         return [*first, *[""] * 6]
     return [

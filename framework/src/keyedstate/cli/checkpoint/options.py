@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from keyedstate.checkpoint.reading.survey import Checkpoint, Status, Survey
+from keyedstate.checkpoint.reading.survey import Checkpoint, Survey
 from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.errors import UnknownEpochError
 
@@ -40,7 +40,7 @@ def chosen_checkpoints(
     """
     wanted = location.epoch if epoch is None else epoch
     # A folder without metadata is no checkpoint.
-    known = [one for one in found.checkpoints if one.status is not Status.UNFINISHED]
+    known = [one for one in found.checkpoints if one.metadata or one.fault]
     if wanted is None:
         return known[:1] if newest else known
     chosen = [one for one in known if one.epoch == wanted]

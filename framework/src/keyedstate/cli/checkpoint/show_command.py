@@ -76,7 +76,7 @@ def _surroundings(storage: CheckpointStorage, stored: OperatorSnapshot) -> dict[
     # None where clean-up has deleted it in between.
     checkpoint = next((one for one in found.checkpoints if one.path == stored.path), None)
     return {
-        "status": "deleted" if checkpoint is None else checkpoint.status.value,
+        "status": "deleted" if checkpoint is None else checkpoint.status,
         "published": checkpoint and time_of(checkpoint.published_ms),
         "leased_until": checkpoint and time_of(checkpoint.leased_until_ms),
         "owner": None if found.owner is None else to_json(found.owner),

@@ -17,7 +17,7 @@ from keyedstate.checkpoint.reading.inspection import (
     problems_of_savepoint,
 )
 from keyedstate.checkpoint.reading.json_values import time_of
-from keyedstate.checkpoint.reading.survey import Checkpoint, Status, bytes_of, survey
+from keyedstate.checkpoint.reading.survey import Checkpoint, bytes_of, survey
 from keyedstate.checkpoint.savepoint.location import LocationKind, SnapshotLocation, StoredOperator
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import StatePath, Uid, chosen_checkpoints
@@ -156,7 +156,7 @@ def _status(one: Inspection, checkpoint: Checkpoint) -> str:
     problems = one.problems_of(checkpoint)
     if problems:
         return problems[0].fault.value
-    return "whole" if checkpoint.status is Status.COMPLETE else checkpoint.status.value
+    return checkpoint.status if checkpoint.metadata is None else "whole"
 
 
 def _print(out: Console, one: Inspection, *, is_savepoint: bool) -> None:
