@@ -26,10 +26,7 @@ OutputFormat = Annotated[Format, typer.Option("--format", help="A table for peop
 def read_settings(file: Path | None) -> Configuration:
     """Return the options that the environment and a file set.
 
-    Raises
-    ------
-    ConfigError
-        Where the file cannot be read or an option in it is unknown.
+    Raises `ConfigError` where the file cannot be read or an option in it is unknown.
     """
     return Configuration(environ=os.environ, toml=file)
 
@@ -37,8 +34,6 @@ def read_settings(file: Path | None) -> Configuration:
 def open_storage(uri: str, file: Path | None) -> CheckpointStorage:
     """Open a path or URI with the options ``storage.*`` and ``plugins.*`` that are set.
 
-    Raises
-    ------
-    ConfigError, StorageError
+    Raises `ConfigError` and `StorageError`.
     """
     return CheckpointStorage.open(uri, read_settings(file))

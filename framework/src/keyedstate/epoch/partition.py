@@ -122,12 +122,7 @@ class Partition:
 
         It can if the epoch's checkpoint is the last one written here. If the checkpoint's chain extends that
         one, the deltas between them are applied. The first epoch of a run redistributes operator state, and
-        so restores from files.
-
-        Raises
-        ------
-        CheckpointError
-            Where a delta cannot be read.
+        so restores from files. Raises `CheckpointError` where a delta cannot be read.
         """
         point, written = start.restore_point, self._written
         if written is None or point is None or not start.continues_run:
@@ -246,12 +241,8 @@ class Partition:
     ) -> str:
         """Write the state after the epoch and the attempt's manifest, and return the path of the manifest.
 
-        Rows `in_flight` are written too: they come before the positions, and are not in the state yet.
-
-        Raises
-        ------
-        CheckpointError, StateMigrationError, TooManyFailedSnapshotsError
-            As `EpochWriter.end`.
+        Rows `in_flight` are written too: they come before the positions, and are not in the state yet. Raises
+        `CheckpointError`, `StateMigrationError` and `TooManyFailedSnapshotsError` as `EpochWriter.end`.
         """
         processed = time.perf_counter()
         put_rows_in_flight(self._operator_states, in_flight)

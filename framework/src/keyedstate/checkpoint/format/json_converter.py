@@ -30,10 +30,8 @@ def to_json(value: object) -> Any:
 def from_json(kind: type[T], document: object) -> T:
     """Return the data class that a JSON object describes.
 
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        Where a field is missing, has another type, or a value that it must not have.
+    Raises `KeyError`, `TypeError` and `ValueError` where a field is missing, has another type, or a value
+    that it must not have.
     """
     return _converter.structure(document, kind)
 

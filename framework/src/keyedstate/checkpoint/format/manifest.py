@@ -179,12 +179,8 @@ class CheckpointMetadata:
     """A complete checkpoint: the state of one operator after one epoch.
 
     It is a function of the manifests of its attempts, so the coordinator and the tasks of the next epoch
-    publish the same bytes.
-
-    Raises
-    ------
-    IncompleteEpochError
-        Where the parts do not belong together, or do not cover every partition and key group exactly once.
+    publish the same bytes. Raises `IncompleteEpochError` where the parts do not belong together, or do not
+    cover every partition and key group exactly once.
     """
 
     uid: str

@@ -118,10 +118,7 @@ class SegmentWriter(SnapshotSink):
     def write_columns(self, key_group: int, batches: Iterable[pa.RecordBatch]) -> None:
         """Write the entries of one key group in the form of `SegmentHandle.columns`.
 
-        Raises
-        ------
-        KeyGroupOutOfRangeError, SnapshotOrderError
-            As `write_entries`.
+        Raises `KeyGroupOutOfRangeError` and `SnapshotOrderError` as `write_entries`.
         """
         self._check_order(key_group)
         self._write(key_group, batches)
@@ -253,10 +250,7 @@ def record_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield entries as columns, in halves where Arrow cannot address so many bytes.
 
-    Raises
-    ------
-    UnwritableEntryError
-        Where a serializer refuses a part of an entry.
+    Raises `UnwritableEntryError` where a serializer refuses a part of an entry.
     """
     arrays = []
     serializers = meta.namespace_serializer, meta.key_serializer, meta.value_serializer
@@ -356,10 +350,7 @@ class SegmentHandle(StateHandle):
     def states(self) -> Sequence[StateMeta]:
         """The states in the file, with the serializers that wrote them.
 
-        Raises
-        ------
-        UnreadableStateError
-            Where a type, or its version, is not known here.
+        Raises `UnreadableStateError` where a type, or its version, is not known here.
         """
         return tuple(self._meta_of_states().values())
 

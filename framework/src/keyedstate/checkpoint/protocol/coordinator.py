@@ -78,6 +78,8 @@ class _Pending:
 class CheckpointCoordinator:
     """Publishes the checkpoints of one operator from the acknowledgements of its tasks.
 
+    Raises `InvalidOptionError` where `retained` or `timeout_ms` is too small.
+
     Parameters
     ----------
     retained : int
@@ -86,11 +88,6 @@ class CheckpointCoordinator:
         From the first acknowledgement of an epoch to the last one.  Afterwards the epoch is reported as
         aborted, with the missing partitions.  If they still acknowledge before the next epoch, the checkpoint
         is published, since Spark is about to commit the epoch.
-
-    Raises
-    ------
-    InvalidOptionError
-        Where `retained` or `timeout_ms` is too small.
 
     Notes
     -----

@@ -52,10 +52,8 @@ class Lease:
     def renew(self, duration: float) -> None:
         """Extend the lease to `duration` seconds from now; does nothing where it does not protect.
 
-        Raises
-        ------
-        CheckpointGoneError
-            Where the lease had expired and clean-up has deleted it: files of the checkpoint may be missing.
+        Raises `CheckpointGoneError` where the lease had expired and clean-up has deleted it: files of the
+        checkpoint may be missing.
         """
         if self._file is None:
             return
@@ -139,10 +137,7 @@ def leased_epochs(folder: OperatorFolder, clock: Clock = time.time) -> set[int]:
 def leased_data_files(folder: OperatorFolder) -> set[str]:
     """Return the leased data files; to be called after metadata was deleted and before data is.
 
-    Raises
-    ------
-    CheckpointError
-        Where a lease cannot be read: then it is unknown which files it needs.
+    Raises `CheckpointError` where a lease cannot be read: then it is unknown which files it needs.
     """
     return set().union(*folder.storage.for_each(folder.read_lease, folder.leases()))
 

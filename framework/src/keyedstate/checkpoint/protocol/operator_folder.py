@@ -99,15 +99,12 @@ class _LeaseDocument:
 class OperatorFolder:
     """The folder of one operator, named after its uid, in a storage with the folders of all operators.
 
+    Raises `UnsafeNameError` where the uid cannot be a folder's name.
+
     Attributes
     ----------
     storage : CheckpointStorage
         The operator's own folder; the paths of segment files are relative to it.
-
-    Raises
-    ------
-    UnsafeNameError
-        Where the uid cannot be a folder's name.
     """
 
     def __init__(self, storage: CheckpointStorage, uid: str) -> None:

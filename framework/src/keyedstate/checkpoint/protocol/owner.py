@@ -36,13 +36,9 @@ def exclusive(
 ) -> Iterator[None]:
     """Exclude every other process and thread from the same block for a folder, where its storage has locks.
 
-    Those that enter `shared` exclude only those that do not.  The folder is created if it does not exist.
-
-    Raises
-    ------
-    StorageError
-        Where the lock is not free in `timeout` seconds: a process that has it was stopped, or its machine
-        hangs.
+    Those that enter `shared` exclude only those that do not. The folder is created if it does not exist.
+    Raises `StorageError` where the lock is not free in `timeout` seconds: a process that has it was stopped,
+    or its machine hangs.
     """
     if not folder.storage.is_local:
         yield

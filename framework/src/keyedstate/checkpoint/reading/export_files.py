@@ -34,14 +34,12 @@ class ExportFormat(str, enum.Enum):
 class ExportFile:
     """A file in a folder that has a temporary name until `publish`; the state's name is for errors.
 
+    Raises `UnexportableTypeError` and `StorageError`.
+
     Attributes
     ----------
     rows, bytes : int
         Of what was written.
-
-    Raises
-    ------
-    UnexportableTypeError, StorageError
     """
 
     def __init__(

@@ -94,12 +94,8 @@ class KeyedStateReader(StateReader):
     The columns are those of the key, under their names in the DataFrame; then ``namespace``; ``value``;
     ``written_at``, the time from which the time to live counts, null without one: for a list one per element,
     for a map one per entry; ``expires_at``, when the last of the value expires, null where no time to live is
-    known; ``key_group``; ``state``.  Where a key column has one of these names, ours gets underscores behind
-    it.
-
-    Raises
-    ------
-    GenericStateRefusedError
+    known; ``key_group``; ``state``. Where a key column has one of these names, ours gets underscores behind
+    it. Raises `GenericStateRefusedError`.
     """
 
     def __init__(self, snapshot: OperatorSnapshot, meta: StateMeta, allow_generic: bool = False) -> None:
@@ -202,12 +198,8 @@ class OperatorStateReader(StateReader):
     """Reads one operator state: each stored element once, however a restart redistributes them.
 
     The columns of a list are ``task``, the one that wrote the element; ``position`` in its list; ``value``;
-    ``state``.  Those of a broadcast map are ``key``, ``value`` and ``state``; every task has written the same
-    map, and one is read.
-
-    Raises
-    ------
-    GenericStateRefusedError
+    ``state``. Those of a broadcast map are ``key``, ``value`` and ``state``; every task has written the same
+    map, and one is read. Raises `GenericStateRefusedError`.
     """
 
     def __init__(

@@ -106,13 +106,10 @@ class OperatorSnapshot:
     def states(self) -> dict[str, StateMeta]:
         """Return the keyed states by name, with serializers that need none of the program's classes.
 
-        A task that did not use a state in its run keeps it with the type that it had before.  So the tasks of
+        A task that did not use a state in its run keeps it with the type that it had before. So the tasks of
         one checkpoint may know a state by two types; this returns the first of them that reads the others.
-
-        Raises
-        ------
-        UnreadableStateError
-            Where a type, or its version, is not known here, or no type of a state reads its others.
+        Raises `UnreadableStateError` where a type, or its version, is not known here, or no type of a state
+        reads its others.
         """
         found: dict[str, list[StateMeta]] = {}
         for part in self.metadata.parts:

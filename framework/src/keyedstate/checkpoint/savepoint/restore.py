@@ -148,11 +148,7 @@ class SavepointRestore:
         """Delete a claimed savepoint once no epoch needs it; returns whether nothing is left to be done.
 
         A checkpoint of a later epoch shows that: Spark has committed epoch 0 then, which does not run again.
-
-        Raises
-        ------
-        CheckpointError
-            Where it cannot be deleted; to be called again with the next checkpoint.
+        Raises `CheckpointError` where it cannot be deleted; to be called again with the next checkpoint.
         """
         if completed.epoch == 0:
             return False

@@ -271,10 +271,7 @@ class SavepointWriter:
     def storage(self, uid: str) -> CheckpointStorage:
         """Return the folder of one operator, for its data files.
 
-        Raises
-        ------
-        UnsafeNameError
-            Where the uid cannot be a folder's name among the other names of a savepoint.
+        Raises `UnsafeNameError` where the uid cannot be a folder's name among the other names of a savepoint.
         """
         storage = OperatorFolder(self.root, uid).storage
         if uid in (SAVEPOINT, UNFINISHED):
@@ -284,10 +281,7 @@ class SavepointWriter:
     def add_operator(self, metadata: CheckpointMetadata) -> None:
         """Add an operator, after all of its data files were written; each is of a full snapshot.
 
-        Raises
-        ------
-        ValueError
-            For an operator that was added before, or metadata with deltas or files of others.
+        Raises `ValueError` for an operator that was added before, or metadata with deltas or files of others.
         """
         uid = metadata.uid
         if uid in self._operators:
@@ -320,13 +314,9 @@ class SavepointWriter:
     ) -> SavepointFolder:
         """Publish the savepoint: the one write that makes it exist.
 
-        The position is that of the files of Spark that were added.  It is created now, if no time is given
-        (milliseconds since 1970 UTC).
-
-        Raises
-        ------
-        SavepointTakenOverError
-            Where another writer has begun in this folder; nothing was published.
+        The position is that of the files of Spark that were added. It is created now, if no time is given
+        (milliseconds since 1970 UTC). Raises `SavepointTakenOverError` where another writer has begun in this
+        folder; nothing was published.
         """
         described = _Description(
             self.id,

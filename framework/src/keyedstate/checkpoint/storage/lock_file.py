@@ -19,10 +19,7 @@ _MAX_COMMAND = 60
 def open_lock(path: str) -> int:
     """Open the file, which is created if it does not exist; a file of this user gets the right mode.
 
-    Raises
-    ------
-    OSError
-        Where it cannot be opened, with the reason as its `strerror`.
+    Raises `OSError` where it cannot be opened, with the reason as its `strerror`.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:

@@ -15,10 +15,7 @@ from keyedstate.types.contract.registry import find_unknown_types_with
 def registry_of(config: Configuration) -> PluginRegistry:
     """Return the plugins for a configuration's options ``plugins.*``; the same registry for the same options.
 
-    Raises
-    ------
-    InvalidPluginError
-        Where a module of ``plugins.modules`` cannot be imported or is no plugin.
+    Raises `InvalidPluginError` where a module of ``plugins.modules`` cannot be imported or is no plugin.
     """
     options = (PLUGINS_MODULES, PLUGINS_ALLOW, PLUGINS_DENY, PLUGINS_PREFER)
     return _registry(tuple((option.name, config[option]) for option in options))

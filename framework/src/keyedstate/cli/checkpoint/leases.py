@@ -44,10 +44,7 @@ class SnapshotLeases(ExitStack):
     ) -> OperatorSnapshot:
         """Open a snapshot, as `OperatorSnapshot.open`, and take a lease on it.
 
-        Raises
-        ------
-        CheckpointGoneError
-            Where the checkpoint that was asked for was deleted meanwhile.
+        Raises `CheckpointGoneError` where the checkpoint that was asked for was deleted meanwhile.
         """
         return open_with_lease(path, uid, epoch, self._take)
 

@@ -33,10 +33,7 @@ def chosen_checkpoints(
 ) -> Sequence[Checkpoint]:
     """Return the checkpoints of an operator that the options choose, the newest first.
 
-    Raises
-    ------
-    UnknownEpochError
-        Where it has none of the epoch that is asked for.
+    Raises `UnknownEpochError` where it has none of the epoch that is asked for.
     """
     wanted = location.epoch if epoch is None else epoch
     # A folder without metadata is no checkpoint.

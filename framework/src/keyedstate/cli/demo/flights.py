@@ -26,9 +26,7 @@ SPARK_SCHEMA = "time_hour timestamp, tailnum string, origin string, dest string,
 def read_flights() -> pa.Table:
     """Return all 336,776 flights by scheduled departure, 2,512 of them without a tail number.
 
-    Raises
-    ------
-    MissingPackageError
+    Raises `MissingPackageError`.
     """
     types = {"arr_delay": pa.int64(), "time_hour": pa.timestamp("us", "UTC")}
     with zipfile.ZipFile(_folder() / "flights.csv.zip") as unpacked:
@@ -41,11 +39,7 @@ def read_weather() -> pa.Table:
     """Return 26,115 hourly observations of the weather at New York's airports, by time.
 
     The columns are ``time_hour``, ``origin``, ``temp`` in degrees Fahrenheit, ``wind_speed`` in miles per
-    hour and ``visib`` in miles.
-
-    Raises
-    ------
-    MissingPackageError
+    hour and ``visib`` in miles. Raises `MissingPackageError`.
     """
     numbers = {"temp": pa.float64(), "wind_speed": pa.float64(), "visib": pa.float64()}
     with open(_folder() / "weather.csv", "rb") as file:

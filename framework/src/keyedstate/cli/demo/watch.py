@@ -68,12 +68,8 @@ class Watch:
     def run(self, command: Sequence[str], log: Path, *, kill_in_epoch: int | None = None) -> bool:
         """Run a job to its end, or kill it within an epoch.
 
-        Returns whether it was killed before it published the epoch: it may be faster than the signal.
-
-        Raises
-        ------
-        DemoJobError
-            Where the job fails by itself.
+        Returns whether it was killed before it published the epoch: it may be faster than the signal. Raises
+        `DemoJobError` where the job fails by itself.
         """
         columns = (BarColumn(30), TextColumn("{task.completed}/{task.total} epochs"), TimeElapsedColumn())
         facts = TextColumn("{task.fields[facts]}")
@@ -143,11 +139,7 @@ def run_demo(work: Path, job: DemoJob, backend: str, epochs: int, rows: int | No
     """Run the whole demo; return whether the answer of the killed job is right.
 
     The folder `work` may be missing, empty, or that of an earlier demo. The job is killed in the epoch in the
-    middle of at least 2.
-
-    Raises
-    ------
-    TargetExistsError, DemoJobError, MissingPackageError
+    middle of at least 2. Raises `TargetExistsError`, `DemoJobError` and `MissingPackageError`.
     """
     _prepare(work)
     flights = write_flights(work / "flights", epochs, rows)

@@ -37,13 +37,8 @@ class Reporter:
 def reporters_of(config: Configuration) -> tuple[Reporter, ...]:
     """Return the reporters of all plugins, the same objects for the same options.
 
-    Plugins that are not allowed, or broken, are skipped.
-
-    Raises
-    ------
-    InvalidPluginError
-        If a plugin's hook fails or returns no function, or a module of ``plugins.modules`` cannot be
-        imported.
+    Plugins that are not allowed, or broken, are skipped. Raises `InvalidPluginError` if a plugin's hook fails
+    or returns no function, or a module of ``plugins.modules`` cannot be imported.
     """
     return _reporters(config[METRICS_OPTIONS], registry_of(config))
 
