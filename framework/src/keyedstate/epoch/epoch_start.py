@@ -59,11 +59,8 @@ class EpochStart:
     def of(cls, plan: PartitionPlan, location: StateLocation, identity: TaskIdentity) -> EpochStart:
         """Register an attempt in the operator's folder and find the state that it begins from.
 
-        Raises
-        ------
-        CheckpointError
-            As `claim`, `find_restore_point` and `SavepointRestore.find_snapshot`.
-        DuplicateUidError, KeyColumnsChangedError
+        Raises `DuplicateUidError`, `KeyColumnsChangedError`, and as `claim`, `find_restore_point` and
+        `SavepointRestore.find_snapshot`.
         """
         directory = storage_in_task(location.directory, plan.settings)
         config = configuration_in_task(plan.settings)

@@ -124,14 +124,8 @@ class EpochWriter:
 
         With `wait` it also waits for a full snapshot in the background, which otherwise continues.
 
-        Raises
-        ------
-        CheckpointError
-            Where a file cannot be written; the unfinished file is deleted.
-        StateMigrationError
-            As `OperatorStateBackend.snapshot`.
-        TooManyFailedSnapshotsError
-            Where more full snapshots have failed than tolerated.
+        Raises as `OperatorStateBackend.snapshot`, `TooManyFailedSnapshotsError` where more full snapshots
+        have failed than tolerated, and `CheckpointError` where a file, which is deleted, cannot be written.
         """
         before = self._before
         if before is not None and not before.has_types_of(meta.to_json() for meta in self._keyed.metas()):

@@ -51,23 +51,12 @@ class Partition:
     An epoch is `run` and then `finish`.  Where time moves forward within an epoch, it is `begin`, then
     `process` and `advance` in turn, `end` and `finish`. After an error only `close` may be called.
 
-    Parameters
-    ----------
-    plan : PartitionPlan
-        With a location.
-    start : EpochStart
-        Of the first epoch, whose state is restored from files.
-    stays : bool, default False
-        Whether further epochs may follow. Then the function stays open, and a full snapshot in the background
-        continues, from one epoch to the next.
+    The plan has a location. The state at the start of the first epoch is restored from files. Where the
+    partition `stays`, further epochs may follow: the function stays open, and a full snapshot in the
+    background continues, from one epoch to the next.
 
-    Raises
-    ------
-    CheckpointError
-        Where a file cannot be read.
-    StateError
-        Where the state does not fit the function.
-    FunctionTransportError
+    Raises `FunctionTransportError`, `CheckpointError` where a file cannot be read, and `StateError` where the
+    state does not fit the function.
     """
 
     def __init__(self, plan: PartitionPlan, start: EpochStart, *, stays: bool = False) -> None:
@@ -185,11 +174,7 @@ class Partition:
     ) -> Generator[pa.RecordBatch, None, None]:
         """Run the function over the broadcast rows and then the keyed rows of an epoch, and yield its output.
 
-        Raises
-        ------
-        RowsInFlightError
-            Where the state was restored from an unaligned checkpoint.
-        UserFunctionError, OutputTypeError
+        Raises `RowsInFlightError` where the state was restored from an unaligned checkpoint.
         """
         if has_rows_in_flight(self._operator_states):
             raise RowsInFlightError(self._location.uid)

@@ -47,19 +47,10 @@ def write_delta(
     changes: Mapping[str, TableChanges[Any, Any, Any]],
     compression: str = "zstd",
 ) -> SegmentFile:
-    """Write the changes of an epoch into a new file; the caller releases them.
+    """Write the changes of ``KeyedStateBackend.changes_since`` into a new file; the caller releases them.
 
-    Parameters
-    ----------
-    metas : mapping
-        Of every state with changes, by name.
-    changes : mapping
-        What ``KeyedStateBackend.changes_since`` returned.
-
-    Raises
-    ------
-    UnwritableEntryError, StorageError
-        The file does not exist then.
+    The `metas` are of every state with changes.  After a `UnwritableEntryError` or `StorageError` the file
+    does not exist.
     """
     with SegmentWriter(storage, path, key_groups, compression) as writer:
         for name, changed in changes.items():

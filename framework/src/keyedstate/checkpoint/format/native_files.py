@@ -47,19 +47,9 @@ def write_native(
 ) -> tuple[NativeFullSnapshot, int]:
     """Upload the files of a snapshot that no completed checkpoint has; return it with the uploaded bytes.
 
-    Parameters
-    ----------
-    path : str
-        Of the segment file that the native files replace.
-    snapshot : NativeSnapshot
-        The caller releases it.
-    completed : mapping
-        By path the native files of the checkpoint that the epoch began from.
-
-    Raises
-    ------
-    StorageError, TransferCancelledError
-        What was uploaded is deleted then.
+    The files replace the segment file `path`; `completed` has those of the checkpoint that the epoch began
+    from, by path.  The caller releases the snapshot.  After a `StorageError` or `TransferCancelledError`
+    what was uploaded is deleted.
     """
     # A file that was deleted from the storage is uploaded again.
     there = {f"data/{name}" for name in storage.list("data")} if completed else set()
@@ -171,10 +161,7 @@ class StoredNativeHandle(NativeHandle):
 def fetch(storage: CheckpointStorage, full: NativeFullSnapshot, folder: Path) -> None:
     """Copy a full snapshot's files into a folder, several at once, and verify each byte.
 
-    Raises
-    ------
-    CorruptFileError, StorageError
-        The file is named, and the folder is deleted.
+    After a `CorruptFileError` or `StorageError`, which names the file, the folder is deleted.
     """
     folder.mkdir(mode=0o700, parents=True)
     try:

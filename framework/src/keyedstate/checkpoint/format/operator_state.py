@@ -44,17 +44,8 @@ def write_operator_state(
 ) -> OperatorStateFile:
     """Write the operator state of one task into a new file.
 
-    Parameters
-    ----------
-    states : sequence of OperatorStateMeta
-        As they were when the snapshot was taken.
-    write : callable
-        Writes the snapshot to a sink: ``OperatorStateBackend.snapshot(...).run``.
-
-    Raises
-    ------
-    UnwritableEntryError, StorageError, SnapshotCancelledError
-        The file does not exist then.
+    `write` is ``OperatorStateBackend.snapshot(...).run``, and `states` are those of that time.  After an
+    `UnwritableEntryError`, `StorageError` or `SnapshotCancelledError` the file does not exist.
     """
     key_groups = KeyGroupRange(OPERATOR_KEY_GROUP, OPERATOR_KEY_GROUP)
     with SegmentWriter(storage, path, key_groups, compression) as writer:
@@ -72,18 +63,10 @@ def read_operator_state(
 ) -> list[RestoredOperatorState]:
     """Return the operator state that one task begins with, for ``OperatorStateBackend``.
 
-    Every state of the parts in question is returned, without batches where the task gets nothing of it.
-    Raises a `CheckpointError` where a file, which is named, cannot be read.
-
-    Parameters
-    ----------
-    parts : sequence of OperatorStateFile or None
-        Of every task of the checkpoint, in their order.
-    task, parallelism : int
-        The task that restores, from 0, and the new number of tasks.
-    restarted : bool, default True
-        False where the same run continues with the next epoch: then each task has what it wrote, also of
-        unions.
+    The parts are those of every task of the checkpoint, in their order.  Every state of the parts in question
+    is returned, without batches where the task gets nothing of it.  Where the same run continues with the
+    next epoch, unless `restarted`, each task has what it wrote, also of unions.  Raises a `CheckpointError`
+    where a file, which is named, cannot be read.
     """
     if not restarted and parallelism == len(parts):
         parts = [part if number == task else None for number, part in enumerate(parts)]

@@ -20,7 +20,7 @@ from keyedstate.operator_state import OperatorStateKind
 
 @dataclass(frozen=True)
 class Share:
-    """A run of the entries of one state in one part: the entries ``start`` to ``stop - 1``."""
+    """A run of the entries of one state in one part."""
 
     state: str
     #: The old task that wrote it.
@@ -36,14 +36,9 @@ def redistribute(
     task: int,
     parallelism: int,
 ) -> list[Share]:
-    """Return what one task restores, by part and, within one, by name; no empty share.
+    """Return what one of the new tasks restores, by part and, within one, by name; no empty share.
 
-    Parameters
-    ----------
-    parts : sequence of mapping of str to int
-        For each old task in order, the number of entries of each of its states.
-    task, parallelism : int
-        The new task, from 0, and the new number of tasks.
+    The parts have, for each old task in order, the number of entries of each of its states.
     """
     shares: list[Share] = []
     # The next list gives its remainder to the tasks after those that already got one.

@@ -57,14 +57,8 @@ class SegmentWriter(SnapshotSink):
     """Writes one new segment file.
 
     One thread at a time uses it.  Every method raises `StorageError` where the file system refuses.  After an
-    error, also a cancel, only `abort` is allowed; the end of a ``with`` block calls it.
-
-    Parameters
-    ----------
-    key_groups : KeyGroupRange
-        The key groups that the file covers.
-    compression : {"zstd", "lz4", "none"}
-        The option ``checkpoint.compression``.
+    error, also a cancel, only `abort` is allowed; the end of a ``with`` block calls it.  The compression is
+    that of the option ``checkpoint.compression``.
     """
 
     def __init__(
@@ -103,22 +97,15 @@ class SegmentWriter(SnapshotSink):
         self._schema = pa.schema(list(zip(COLUMNS, types, strict=True)))
 
     def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
-        """Write the entries of one key group.
-
-        Raises
-        ------
-        UnwritableEntryError
-            Where a serializer refuses a part of an entry.
-        KeyGroupOutOfRangeError, SnapshotOrderError
-            For a key group outside the file's range, or not after the previous one.
-        """
+        """Write the entries of one key group, as `write_columns`; raises as `record_batches` too."""
         meta = self._check_order(key_group)
         self._write(key_group, self._as_columns(meta, key_group, batches))
 
     def write_columns(self, key_group: int, batches: Iterable[pa.RecordBatch]) -> None:
         """Write the entries of one key group in the form of `SegmentHandle.columns`.
 
-        Raises `KeyGroupOutOfRangeError` and `SnapshotOrderError` as `write_entries`.
+        Raises `KeyGroupOutOfRangeError` and `SnapshotOrderError` for a key group outside the file's range, or
+        not after the previous one.
         """
         self._check_order(key_group)
         self._write(key_group, batches)
@@ -319,18 +306,9 @@ class SegmentHandle(StateHandle):
     def open(
         cls, storage: CheckpointStorage, segment_file: SegmentFile, wanted: KeyGroupRange | None = None
     ) -> SegmentHandle:
-        """Open a file and check its header, index and footer against its description.
+        """Open a file and check its header, index and footer against its description, as `read_index`.
 
         Nothing beyond the `wanted` key groups is read ahead.
-
-        Raises
-        ------
-        CorruptFileError
-            Where a byte is not the one that was written.
-        FormatVersionError
-            Where a newer keyedstate wrote the file.
-        MissingFileError, StorageError
-            Where it cannot be read.
         """
         location = storage.location(segment_file.path)
         source = storage.open_input(segment_file.path)

@@ -70,17 +70,10 @@ class FullSnapshotRules:
         asynchronous: bool,
         now_ms: int,
     ) -> SnapshotKind:
-        """Return what a task writes at the end of its epoch.
+        """Return what a task writes at the end of its epoch; `asynchronous` where the backend can.
 
-        Parameters
-        ----------
-        restore_point : CheckpointMetadata or None
-            The checkpoint that the epoch begins from.  All tasks see the same one, so they agree on which of
-            them write a full snapshot.
-        asynchronous : bool
-            Whether the backend can write a full snapshot in the background.
-        now_ms : int
-            Milliseconds since 1970 UTC.
+        All tasks see the same checkpoint that the epoch begins from, so they agree on which of them write a
+        full snapshot.
         """
         if restore_point is None or restore_point.parallelism != identity.parallelism:
             # A chain covers one range of key groups.

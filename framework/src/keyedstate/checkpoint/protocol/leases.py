@@ -27,18 +27,13 @@ Clock = Callable[[], float]
 
 
 class Lease:
-    """A lease on a checkpoint; as a context manager it is released at the end.
-
-    Attributes
-    ----------
-    metadata : CheckpointMetadata
-        The leased checkpoint.  Use this one and do not read the file again: where a batch runs again after a
-        restart, another checkpoint replaces it, whose data is not leased.
-    """
+    """A lease on a checkpoint; as a context manager it is released at the end."""
 
     def __init__(
         self, folder: OperatorFolder, metadata: CheckpointMetadata, file: LeaseFile | None, clock: Clock
     ) -> None:
+        #: The leased checkpoint.  Use this one and do not read the file again: where a batch runs again after
+        #: a restart, another checkpoint replaces it, whose data is not leased.
         self.metadata = metadata
         self._folder = folder
         self._file = file
@@ -83,23 +78,12 @@ class Lease:
 def lease(folder: OperatorFolder, epoch: int, duration: float, clock: Clock = time.time) -> Lease:
     """Keep clean-up from deleting the checkpoint of an epoch and its data.
 
-    Where the storage is read-only, a warning is logged and the caller continues unprotected
-    (`Lease.protects`).
+    It expires after `duration` seconds, unless `Lease.renew` extends it.  The clocks of the reader's and of
+    the clean-up's machine are compared, so that should be minutes at least.  Where the storage is read-only,
+    a warning is logged and the caller continues unprotected (`Lease.protects`).
 
-    Parameters
-    ----------
-    duration : float
-        Seconds until it expires; `Lease.renew` extends it.  The clocks of the reader's and of the clean-up's
-        machine are compared, so it should be minutes at least.
-    clock : callable
-        Seconds since 1970 UTC.
-
-    Raises
-    ------
-    CheckpointGoneError
-        Where there is no such checkpoint, or not any more.
-    CheckpointError
-        Where its metadata cannot be read.
+    Raises `CheckpointError` where the metadata cannot be read, and `CheckpointGoneError` where there is no
+    such checkpoint, or not any more.
     """
     metadata = _metadata(folder, epoch)
     while True:

@@ -67,17 +67,9 @@ def open_with_copies(
 ) -> OperatorFolder:
     """Return the operator's folder, with data files copied as they are written and read from copies.
 
-    Useless copies are deleted first.  Several tasks, in several processes, may use one folder at once.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of all local copies; made with the first copy.
-    epoch : int
-        The epoch that runs; the new copies belong to it.
-    restore_point : CheckpointMetadata or None
-        The published checkpoint that the epoch begins from: only its files are read locally, and no other
-        copy of earlier epochs is kept.
+    Several tasks, in several processes, may use one folder at once; it is made with the first copy.  New
+    copies belong to the `epoch` that runs.  Of earlier ones only the files of the checkpoint that it begins
+    from are read locally; the other copies are deleted first.
     """
     # First: the operator's own copies, however old, are not abandoned.
     copies = CopiesFolder(folder, operator.storage.uri.partition("?")[0])

@@ -100,17 +100,13 @@ class OperatorFolder:
     """The folder of one operator, named after its uid, in a storage with the folders of all operators.
 
     Raises `UnsafeNameError` where the uid cannot be a folder's name.
-
-    Attributes
-    ----------
-    storage : CheckpointStorage
-        The operator's own folder; the paths of segment files are relative to it.
     """
 
     def __init__(self, storage: CheckpointStorage, uid: str) -> None:
         if not _UID.fullmatch(uid):
             raise UnsafeNameError("uid of an operator", uid, "1 to 200 letters, digits, '.', '_' and '-'")
         self.uid = uid
+        #: The operator's own folder; the paths of segment files are relative to it.
         self.storage = storage.child(uid)
         self._all = storage
 
@@ -172,10 +168,9 @@ class OperatorFolder:
     def write_started(self, identity: TaskIdentity) -> int | None:
         """Record that an attempt begins; must precede its data files.
 
-        Returns the storage's time in milliseconds since 1970 UTC, or None where it has none.
-
-        To be called right after `claim`.  An attempt that fails before it and hides its failure from Spark
-        would look like an epoch that was never evaluated.
+        Returns the storage's time in milliseconds since 1970 UTC, or None where it has none.  To be called
+        right after `claim`: an attempt that fails before it and hides its failure from Spark would look like
+        an epoch that was never evaluated.
         """
         # Only its name counts, and the sync of the first manifest in the folder covers that. Before that, no
         # output of the epoch is complete; and a sync here would be half the cost of an epoch without rows.

@@ -57,12 +57,8 @@ def exclusive(
 def check_writer(folder: OperatorFolder, query_id: str, run_id: str) -> Owner | None:
     """Refuse a run that may not write, or not any more; returns the owner file, if there is one.
 
-    Raises
-    ------
-    StateFolderOwnedError
-        Where the folder is another query's.
-    SupersededRunError
-        Where another run is the newest.
+    Raises `StateFolderOwnedError` where the folder is another query's, and `SupersededRunError` where another
+    run is the newest.
     """
     owner = folder.read_owner()
     if owner is None:
@@ -77,12 +73,8 @@ def check_writer(folder: OperatorFolder, query_id: str, run_id: str) -> Owner | 
 def write_attempt(folder: OperatorFolder, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
     """Finish an attempt as `OperatorFolder.write_manifest`, unless its run was superseded.
 
-    Raises
-    ------
-    StateFolderOwnedError, SupersededRunError
-        Where another run has entered since, and the storage has locks.  Without locks a check would prove
-        nothing, and would cost each task a request.
-    StorageError
+    Where the storage has locks, it raises as `check_writer`.  Without locks a check would prove nothing, and
+    would cost each task a request.
     """
     if not folder.storage.is_local:
         return folder.write_manifest(manifest, shared)

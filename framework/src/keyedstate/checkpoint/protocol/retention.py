@@ -28,12 +28,7 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
 
     It keeps the newest `retained` checkpoints at or below the epoch, all checkpoints above it, leased ones,
     the attempts of this and of later epochs, and the data files that any of these may reference.  Files of
-    other names are left alone.
-
-    Returns
-    -------
-    list of int
-        The epochs whose checkpoints were deleted, ascending.
+    other names are left alone.  Returns the epochs whose checkpoints were deleted, ascending.
 
     Raises
     ------
@@ -88,14 +83,7 @@ def sweep(folder: OperatorFolder, identity: TaskIdentity) -> None:
     query that restarts in the same epoch for a whole night would add the size of its state each time.  Where
     the epoch has no checkpoint, the newest older run that finished all partitions is spared: Spark may have
     committed its output, and this run may die before it publishes the epoch.  Without locks an older run may
-    still finish its attempts, so all are kept until a later epoch is published.
-
-    Raises
-    ------
-    StateFolderOwnedError, SupersededRunError
-        Where another run may write now; nothing was deleted.
-    CheckpointError
-        Where something cannot be read or deleted.
+    still finish its attempts, so all are kept until a later epoch is published.  Raises as `prune`.
     """
     candidates, attempts = folder.data_files(), _attempts(folder)
     owner = check_writer(folder, identity.query_id, identity.run_id)

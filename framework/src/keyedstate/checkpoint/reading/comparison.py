@@ -108,14 +108,9 @@ def compare(
 ) -> Comparison:
     """Compare all states of two snapshots, or those of some names, with up to `limit` examples of each.
 
-    Memory has the entries of one state in one key group, and the changes of one state by deltas.
-
-    Raises
-    ------
-    IncomparableStateError
-        Where they have different numbers of key groups.
-    CheckpointError
-        Where a file, which is named, cannot be read.
+    Memory has the entries of one state in one key group, and the changes of one state by deltas.  Raises
+    `IncomparableStateError` for different numbers of key groups, and a `CheckpointError` where a file, which
+    is named, cannot be read.
     """
     groups = first.metadata.max_parallelism, second.metadata.max_parallelism
     if groups[0] != groups[1]:

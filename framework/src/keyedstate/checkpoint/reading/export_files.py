@@ -35,11 +35,6 @@ class ExportFile:
     """A file in a folder that has a temporary name until `publish`; the state's name is for errors.
 
     Raises `UnexportableTypeError` and `StorageError`.
-
-    Attributes
-    ----------
-    rows, bytes : int
-        Of what was written.
     """
 
     def __init__(

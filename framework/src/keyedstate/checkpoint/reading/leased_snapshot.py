@@ -23,10 +23,7 @@ def open_with_lease(
 ) -> OperatorSnapshot:
     """Open what `OperatorSnapshot.open` finds, with a lease; a savepoint needs none.
 
-    Raises
-    ------
-    CheckpointError
-        `CheckpointGoneError` where clean-up deleted the checkpoint that was asked for.
+    Raises `CheckpointGoneError` where clean-up deleted the checkpoint that was asked for.
     """
     for remaining in reversed(range(_ATTEMPTS)):
         stored = OperatorSnapshot.open(storage, uid, epoch)

@@ -59,19 +59,12 @@ class StateSlice:
 
 
 class StateReader(ABC):
-    """Reads one state; may be sent to other processes.
-
-    Attributes
-    ----------
-    name : str
-    schema : pyarrow.Schema
-        Of every batch.
-    address : dict
-        The type of each column that finds an entry, by its name: in the order to sort by.
-    """
+    """Reads one state; may be sent to other processes."""
 
     name: str
+    #: Of every batch.
     schema: pa.Schema
+    #: The type of each column that finds an entry, by its name: in the order to sort by.
     address: dict[str, TypeSerializer[Any]]
 
     @abstractmethod
@@ -258,11 +251,7 @@ class OperatorStateReader(StateReader):
 def reader_of(snapshot: OperatorSnapshot, name: str, *, allow_generic: bool = False) -> StateReader:
     """Return the reader of a keyed state or an operator state.
 
-    Raises
-    ------
-    UnknownStateError
-        With the closest names.
-    GenericStateRefusedError, UnreadableStateError
+    Raises `UnknownStateError` with the closest names, `GenericStateRefusedError` and `UnreadableStateError`.
     """
     keyed, of_operator = snapshot.states(), snapshot.operator_states()
     if name in keyed:

@@ -65,12 +65,8 @@ def write_canonical(
     Both storages are folders of the operator.  A `compression` rewrites every file; by default files without
     deltas keep theirs.  Returns the same checkpoint in the target's files, whose names are new and unique.
 
-    Raises
-    ------
-    CorruptFileError, FormatVersionError, MissingFileError, StorageError
-        Where a file, which is named, cannot be read or written.  The target may have files then.
-    UnreadableStateError
-        Where a chain has types that are not known here.
+    Raises `UnreadableStateError` where a chain has types that are not known here, and a `CheckpointError`
+    where a file, which is named, cannot be read or written.  The target may have files then.
     """
 
     def write(part: AttemptManifest) -> AttemptManifest:

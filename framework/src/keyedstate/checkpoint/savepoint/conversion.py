@@ -17,13 +17,9 @@ def convert_savepoint(
 ) -> SavepointFolder:
     """Write a savepoint again, in the newest format; all that describes its query stays, its id does not.
 
-    By default each file keeps its compression.  `progress` receives the bytes done and their total.
-
-    Raises
-    ------
-    NotASavepointError, TargetExistsError
-    CheckpointError
-        Where a file, which is named, is damaged or cannot be read or written; what was written is deleted.
+    By default each file keeps its compression.  `progress` receives the bytes done and their total.  Raises
+    `NotASavepointError`, `TargetExistsError`, and a `CheckpointError` where a file, which is named, is
+    damaged or cannot be read or written; what was written is deleted.
     """
     origin = SavepointFolder.open(source)
     with SavepointWriter(target) as writer:

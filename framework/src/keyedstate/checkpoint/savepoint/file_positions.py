@@ -27,19 +27,11 @@ _LOG = re.compile(r"sources/(0|[1-9][0-9]*)/[0-9]+(\.compact)?")
 
 @dataclass(frozen=True)
 class FilePosition:
-    """The offset of a channel that reads files one after the other.
+    """The offset of a channel that reads files one after the other."""
 
-    Attributes
-    ----------
-    done : tuple of str
-        The files that were read to their end.
-    file : str or None
-        The file that is being read.
-    rows : int
-        How many of its rows were read.
-    """
-
+    #: The files that were read to their end.
     done: tuple[str, ...]
+    #: The file that is being read, and how many of its rows were.
     file: str | None
     rows: int
 

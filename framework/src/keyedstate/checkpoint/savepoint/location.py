@@ -58,17 +58,10 @@ class SnapshotLocation:
 
     @classmethod
     def open(cls, storage: CheckpointStorage, uid: str | None = None) -> SnapshotLocation:
-        """Look at an address, for all operators there or for one.
+        """Look at an address, for all operators there or for one; raises `UnknownOperatorError` for another.
 
-        Raises
-        ------
-        NoSnapshotError, NotASavepointError
-            Where there is no state, or an unfinished savepoint.
-        CorruptFileError, FormatVersionError
-            Where a savepoint's own file cannot be read.
-        UnknownOperatorError
-            Where the operator is not there.
-        StorageError
+        Raises `NoSnapshotError` where there is no state, and as `SavepointFolder.open` where there is a
+        savepoint.
         """
         location = cls._open(storage)
         if uid is None:
@@ -115,10 +108,7 @@ class SnapshotLocation:
 
 
 def operators_in(storage: CheckpointStorage) -> Sequence[str]:
-    """Return the uids of the operators in a checkpoint folder, sorted; none for other folders.
-
-    Raises `StorageError`.
-    """
+    """Return the uids of the operators in a checkpoint folder, sorted; none for other folders."""
     files = storage.describe()
     folders = [file.name for file in files if file.is_folder and not file.name.startswith((".", "_"))]
     listed = storage.for_each(storage.list, folders)

@@ -41,17 +41,11 @@ class OperatorSnapshot:
 
     @classmethod
     def open(cls, location: Location, uid: str | None = None, epoch: int | None = None) -> OperatorSnapshot:
-        """Find a snapshot.
+        """Find a snapshot; by default the newest one, of the newest run that has one.
 
-        Parameters
-        ----------
-        location : str, path or CheckpointStorage
-            A savepoint, one operator's folder in it, a checkpoint folder (``checkpoint.dir``), one operator's
-            folder in that, or one ``chk-<epoch>`` folder of an operator.
-        uid : str, optional
-            The operator; needed where there are several.
-        epoch : int, optional
-            The checkpoint; by default the newest one, of the newest run that has one.
+        The location is a savepoint, one operator's folder in it, a checkpoint folder (``checkpoint.dir``),
+        one operator's folder in that, or one ``chk-<epoch>`` folder of an operator.  The uid is needed where
+        there are several operators.
 
         Raises
         ------

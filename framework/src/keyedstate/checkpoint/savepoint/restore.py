@@ -64,13 +64,8 @@ class SavepointRestore:
     def expected_owner(self, folder: OperatorFolder, max_parallelism: int | None) -> Owner | None:
         """Return the owner, without a query, that the savepoint gives to a new folder; None for no restore.
 
-        Refuses what epoch 0 would refuse; whether the query is at its epoch 0 is not known yet.
-
-        Raises
-        ------
-        NotASavepointError, NewOperatorError, MaxParallelismChangedError
-        CheckpointError
-            Where a file, which is named, cannot be read.
+        Refuses what epoch 0 would refuse, as `find_snapshot`; whether the query is at its epoch 0 is not
+        known yet.
         """
         if self.uri is None or folder.storage.exists(START_EMPTY):
             return None

@@ -148,11 +148,8 @@ class SavepointFolder(_Description):
     def metadata(self, uid: str) -> CheckpointMetadata:
         """Return the checkpoint of one operator.
 
-        Raises
-        ------
-        UnknownOperatorError
-        CorruptFileError, MissingFileError, StorageError
-            Where its file cannot be read or is not the one that was written.
+        Raises `UnknownOperatorError`, and a `CheckpointError` where its file cannot be read or is not the one
+        that was written.
         """
         path = f"{uid}/{METADATA}"
         self.storage(uid)
@@ -242,14 +239,8 @@ class SavepointWriter:
 
     As a context manager it cleans up where the block fails or ends without `finish`.  Any number of processes
     may write data files into `storage`, under the names that `data_paths` returns for a nonce of their own;
-    one thread uses this object.
-
-    Raises
-    ------
-    TargetExistsError
-        Where the folder has a savepoint or anything else that no writer of savepoints left.
-    StorageError
-        From every method, where the file system refuses.
+    one thread uses this object.  Raises `TargetExistsError` where the folder has a savepoint or anything else
+    that no writer of savepoints left; every method raises `StorageError` where the file system refuses.
     """
 
     def __init__(self, location: Location) -> None:

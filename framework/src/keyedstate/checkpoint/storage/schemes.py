@@ -60,16 +60,8 @@ def is_python(filesystem: pafs.FileSystem) -> bool:
 def open_filesystem(uri: str, config: Configuration) -> tuple[pafs.FileSystem, str]:
     """Return the file system of a URI, which has a scheme, and the path in it.
 
-    Raises
-    ------
-    UnknownSchemeError
-        Where neither pyarrow nor a plugin has the scheme.
-    DuplicateProviderError
-        Where several plugins have it, and ``plugins.prefer`` names none or more than one of them.
-    StorageError
-        Where the file system cannot be opened.
-    InvalidPluginError
-        Where a module of ``plugins.modules`` cannot be imported.
+    Raises as `CheckpointStorage.open` and `registry_of`, and `DuplicateProviderError` where several plugins
+    have the scheme, and ``plugins.prefer`` names none or more than one of them.
     """
     scheme = scheme_of(uri)
     assert scheme is not None

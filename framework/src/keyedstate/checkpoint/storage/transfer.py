@@ -50,27 +50,13 @@ def transfer(
 ) -> Sequence[CopiedFile]:
     """Copy files and return what was copied, in the order of `files`.
 
-    Parameters
-    ----------
-    files : iterable of FileCopy
-        Their targets should not exist; on a local disk an existing one is an error, elsewhere it is replaced.
-    threads : int
-        Files that are copied at once, at least 1.  Each needs a few pieces of 4 MiB in memory, whatever its
-        size.
-    cancelled : threading.Event, optional
-        Set by another thread to stop.
+    Their targets should not exist; on a local disk an existing one is an error, elsewhere it is replaced.
+    Each of the threads needs a few pieces of 4 MiB in memory, whatever the size of its file.  Another thread
+    sets `cancelled` to stop.
 
-    Raises
-    ------
-    StorageError
-        The error of the file that failed first, after as many retries as ``storage.retries`` allows.
-    TransferCancelledError
-        Where `cancelled` was set.
-
-    Notes
-    -----
     After an error, a cancel or an interrupt (KeyboardInterrupt) the running copies are stopped and awaited,
-    and everything that was copied is deleted, before the error is raised.
+    and everything that was copied is deleted, before the error is raised: `TransferCancelledError`, or the
+    `StorageError` of the file that failed first, after as many retries as ``storage.retries`` allows.
     """
     if threads < 1:
         raise ValueError(f"a transfer needs at least 1 thread, and not {threads}")

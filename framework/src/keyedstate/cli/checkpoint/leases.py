@@ -28,12 +28,8 @@ class SnapshotLeases(ExitStack):
     def take(self, operator: StoredOperator, checkpoint: Checkpoint) -> Checkpoint:
         """Take a lease on a checkpoint and return it as it is then; a savepoint needs none.
 
-        Raises
-        ------
-        CheckpointGoneError
-            Where it was deleted since it was listed.
-        CheckpointError
-            Where its metadata cannot be read.
+        Raises `CheckpointGoneError` where it was deleted since it was listed, and a `CheckpointError` where
+        its metadata cannot be read.
         """
         if operator.folder is None or checkpoint.epoch is None or checkpoint.metadata is None:
             return checkpoint

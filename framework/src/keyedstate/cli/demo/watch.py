@@ -32,20 +32,13 @@ _LOG = re.compile(r"(?:job-[0-9]+|verify)\.log")
 
 @dataclass(frozen=True)
 class DemoJob:
-    """A job of the demo.
+    """A job of the demo."""
 
-    Attributes
-    ----------
-    module : str
-        Its program.
-    operators : tuple of str
-        The uids.
-    peer : str
-        What its answer is compared with.
-    """
-
+    #: Its program.
     module: str
+    #: The uids.
     operators: tuple[str, ...]
+    #: What its answer is compared with.
     peer: str
 
 
