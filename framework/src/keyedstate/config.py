@@ -40,26 +40,17 @@ _NOT_OPTIONS = ("KEYEDSTATE_HEAP_COW_PURE", "KEYEDSTATE_REQUIRE_COMPILED", "KEYE
 
 @dataclass(frozen=True)
 class ConfigOption(Generic[T_co]):
-    """One option.
+    """One option."""
 
-    Attributes
-    ----------
-    name : str
-        Lower case, dots between subjects, dashes inside words: ``checkpoint.dir``.
-    parse : callable
-        Returns the value of a string, or of an object of the right type; raises ValueError.
-    default : T or None
-        None without a default.
-    expected : str
-        The accepted values in words, for errors and docs: ``a whole number of at least 1``.
-    text : str
-        What the option does.
-    """
-
+    #: Lower case, dots between subjects, dashes inside words: ``checkpoint.dir``.
     name: str
+    #: Returns the value of a string, or of an object of the right type; raises ValueError.
     parse: Callable[[object], T_co]
+    #: None without a default.
     default: T_co | None
+    #: The accepted values in words, for errors and docs: ``a whole number of at least 1``.
     expected: str
+    #: What the option does.
     text: str
 
 
@@ -158,10 +149,9 @@ class _Setting:
 class Settings:
     """The options that were set, and where; values are parsed when they are read with ``[]``.
 
-    Attributes
-    ----------
-    declared : sequence of ConfigOption
-        The options that exist without any plugin; a subclass names them.
+    Raises `UnknownOptionError` where a declared option is misspelt. A name with a dot whose first word begins
+    no declared option may belong to a plugin: `plugin_options` checks it when the plugins are known. Raises
+    `ConfigError` where the TOML file cannot be read.
 
     Parameters
     ----------
@@ -173,16 +163,9 @@ class Settings:
         Environment variables; those without our prefix are ignored.
     toml : Path, optional
         A TOML file with a table ``[keyedstate]``; nested tables and dotted keys both work.
-
-    Raises
-    ------
-    UnknownOptionError
-        Where a declared option is misspelt.  A name with a dot whose first word begins no declared option may
-        belong to a plugin: `plugin_options` checks it when the plugins are known.
-    ConfigError
-        Where the TOML file cannot be read.
     """
 
+    #: The options that exist without any plugin; a subclass names them.
     declared: ClassVar[Sequence[ConfigOption[Any]]] = ()
 
     def __init__(
@@ -222,10 +205,7 @@ class Settings:
     def get(self, option: ConfigOption[T]) -> T | None:
         """Return the option's value or default; None where it has neither.
 
-        Raises
-        ------
-        InvalidOptionError
-            Where the option does not accept the value.
+        Raises `InvalidOptionError` where the option does not accept the value.
         """
         setting = self._settings.get(option.name)
         if setting is None:
@@ -240,6 +220,8 @@ class Settings:
     ) -> dict[str, Any]:
         """Return the values of one backend's options, and check the names of all plugin options.
 
+        Raises `UnknownOptionError` where a name belongs to no installed plugin.
+
         Parameters
         ----------
         installed : callable
@@ -247,11 +229,6 @@ class Settings:
         backend : str
             The chosen one.  The values of other backends' options are not checked: switching the backend must
             not make a configuration invalid.
-
-        Raises
-        ------
-        UnknownOptionError
-            Where a name belongs to no installed plugin.
         """
         options = {name: plugin for name, plugin in installed().items() if plugin is not None}
         # The options of an unusable plugin are unknown, and the chosen one must work nevertheless.

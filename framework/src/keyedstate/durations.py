@@ -26,12 +26,7 @@ Duration = str | int | dt.timedelta
 
 
 def milliseconds(duration: object) -> int:
-    """Return a duration in milliseconds, rounded down.
-
-    Raises
-    ------
-    InvalidDurationError
-    """
+    """Return a duration in milliseconds, rounded down; raises `InvalidDurationError`."""
     if isinstance(duration, dt.timedelta):
         return duration // dt.timedelta(milliseconds=1)
     if duration.__class__ is int:

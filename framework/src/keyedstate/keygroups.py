@@ -39,10 +39,8 @@ class KeyGroupRange:
     ``len``, ``in``, truth and iteration (ascending) work as for a `range`.  The only empty range is
     `KeyGroupRange.EMPTY` with start 0 and end -1.
 
-    Raises
-    ------
-    InvalidKeyGroupRangeError
-        If `start` is negative or above `end`; `of` returns the empty range for the latter.
+    Raises `InvalidKeyGroupRangeError` if `start` is negative or above `end`; `of` returns the empty range for
+    the latter.
     """
 
     start: int
@@ -84,16 +82,12 @@ class KeyGroupRangeOffsets:
 
     Iteration yields ``(key group, offset)`` in ascending order; ``offsets[key_group]`` reads and sets one.
 
+    Raises `KeyGroupError` if the number of offsets is not the number of key groups.
+
     Parameters
     ----------
-    key_group_range : KeyGroupRange
     offsets : sequence of int, optional
         One offset per key group, in order; all 0 if not given.
-
-    Raises
-    ------
-    KeyGroupError
-        If the number of offsets is not the number of key groups.
     """
 
     __slots__ = ("_offsets", "_range")
@@ -149,19 +143,12 @@ class KeyGroupRangeOffsets:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyGroupPartition:
-    """Row numbers sorted by their key groups; the result of `partition_by_key_group`.
-
-    Attributes
-    ----------
-    key_group_range : KeyGroupRange
-    order : ndarray of int64, shape (rows,)
-        Row numbers by key group, in ascending order within a key group.
-    bounds : ndarray of int64, shape (key groups + 1,)
-        The rows of key group ``g`` are ``order[bounds[i] : bounds[i + 1]]`` with ``i = g - start``.
-    """
+    """Row numbers sorted by their key groups; the result of `partition_by_key_group`."""
 
     key_group_range: KeyGroupRange
+    #: Row numbers by key group, in ascending order within a key group.
     order: npt.NDArray[np.int64]
+    #: The rows of key group ``g`` are ``order[bounds[i] : bounds[i + 1]]`` with ``i = g - start``.
     bounds: npt.NDArray[np.int64]
 
     def rows(self, key_group: int) -> npt.NDArray[np.int64]:
@@ -182,16 +169,12 @@ def partition_by_key_group(
 ) -> KeyGroupPartition:
     """Sort rows by their key groups in linear time (the counting sort of Flink's ``KeyGroupPartitioner``).
 
+    Raises `KeyGroupOutOfRangeError` if a row has a key group outside `key_group_range`.
+
     Parameters
     ----------
     key_groups : ndarray of integers, shape (rows,)
         The key group of every row.
-    key_group_range : KeyGroupRange
-
-    Raises
-    ------
-    KeyGroupOutOfRangeError
-        If a row has a key group outside `key_group_range`.
     """
     # In 64 bits, so that a wrong value cannot wrap into the range.
     relative = key_groups.astype(np.int64) - key_group_range.start
@@ -218,12 +201,7 @@ def check_max_parallelism(max_parallelism: int) -> None:
 
 
 def check_parallelism(parallelism: int, max_parallelism: int | None = None) -> None:
-    """Raise unless ``1 <= parallelism <= max_parallelism <= 32,768``.
-
-    Raises
-    ------
-    InvalidParallelismError
-    """
+    """Raise `InvalidParallelismError` unless ``1 <= parallelism <= max_parallelism <= 32,768``."""
     if max_parallelism is not None:
         check_max_parallelism(max_parallelism)
     if not 1 <= parallelism <= UPPER_BOUND_MAX_PARALLELISM:
@@ -244,10 +222,7 @@ def default_max_parallelism(parallelism: int) -> int:
     It is ``parallelism + parallelism // 2`` rounded up to a power of two, at least 128 and at most 32,768
     (Flink's ``computeDefaultMaxParallelism``).
 
-    Raises
-    ------
-    InvalidParallelismError
-        If `parallelism` is below 1 or above 32,768.
+    Raises `InvalidParallelismError` if `parallelism` is below 1 or above 32,768.
     """
     check_parallelism(parallelism)
     wanted = parallelism + parallelism // 2
@@ -261,12 +236,8 @@ def key_group_range_for(operator_index: int, parallelism: int, max_parallelism: 
     Flink's ``computeKeyGroupRangeForOperatorIndex``: from ``ceil(i * max / p)`` to
     ``((i + 1) * max - 1) // p``.
 
-    Raises
-    ------
-    InvalidParallelismError
-        If not ``1 <= parallelism <= max_parallelism <= 32,768``.
-    KeyGroupError
-        If `operator_index` is not one of ``0 .. parallelism - 1``.
+    Raises `InvalidParallelismError` if not ``1 <= parallelism <= max_parallelism <= 32,768``; `KeyGroupError`
+    if `operator_index` is not one of ``0 .. parallelism - 1``.
     """
     check_parallelism(parallelism, max_parallelism)
     if not 0 <= operator_index < parallelism:
@@ -289,12 +260,8 @@ def operator_index_for_key_group(key_group: int, parallelism: int, max_paralleli
 
     Flink's ``computeOperatorIndexForKeyGroup``: ``key_group * p // max``.
 
-    Raises
-    ------
-    InvalidParallelismError
-        If not ``1 <= parallelism <= max_parallelism <= 32,768``.
-    KeyGroupOutOfRangeError
-        If `key_group` is not one of ``0 .. max_parallelism - 1``.
+    Raises `InvalidParallelismError` if not ``1 <= parallelism <= max_parallelism <= 32,768``;
+    `KeyGroupOutOfRangeError` if `key_group` is not one of ``0 .. max_parallelism - 1``.
     """
     check_parallelism(parallelism, max_parallelism)
     if not 0 <= key_group < max_parallelism:

@@ -31,22 +31,14 @@ class OperatorStateKind(enum.Enum):
 
 @dataclass(frozen=True)
 class OperatorStateMeta:
-    """One operator state.
+    """One operator state."""
 
-    Attributes
-    ----------
-    name : str
-        Unique among the operator states of one operator.
-    kind : OperatorStateKind
-    key_serializer : TypeSerializer
-        Of the keys of a broadcast map.  The elements of a list are numbered, and this is ``types.INT64``.
-    value_serializer : TypeSerializer
-        Of the elements of a list, or of the values of a broadcast map.
-    """
-
+    #: Unique among the operator states of one operator.
     name: str
     kind: OperatorStateKind
+    #: Of the keys of a broadcast map.  The elements of a list are numbered, and this is ``types.INT64``.
     key_serializer: TypeSerializer[Any]
+    #: Of the elements of a list, or of the values of a broadcast map.
     value_serializer: TypeSerializer[Any]
 
     @classmethod
@@ -62,12 +54,7 @@ class OperatorStateMeta:
         return StateMeta(self.name, StateKind.VALUE, self.key_serializer, VOID, self.value_serializer)
 
     def refuse_generic(self) -> None:
-        """Refuse a state with pickled parts, for ``types.generic=forbid``.
-
-        Raises
-        ------
-        GenericTypeForbiddenError
-        """
+        """Raise `GenericTypeForbiddenError` for a state with pickled parts."""
         refuse_generic(self.name, self.key_serializer)
         refuse_generic(self.name, self.value_serializer)
 
@@ -84,10 +71,7 @@ class OperatorStateMeta:
     def from_json(cls, document: Mapping[str, Any]) -> OperatorStateMeta:
         """Rebuild a meta with the serializers that wrote the state.
 
-        Raises
-        ------
-        UnknownSerializerError
-            Where a serializer's type or version is unknown.
+        Raises `UnknownSerializerError` where a serializer's type or version is unknown.
         """
         key, value = (
             SerializerSnapshot.from_json(document[part]).restore_serializer() for part in ("key", "value")

@@ -74,22 +74,14 @@ registries: weakref.WeakSet[PluginRegistry] = weakref.WeakSet()
 
 @dataclass(frozen=True)
 class Provider:
-    """Where a plugin comes from.
+    """Where a plugin comes from."""
 
-    Attributes
-    ----------
-    name : str
-        The backend's name; of a plugin that is no backend, the entry point's or the module's.
-    distribution, version : str
-        The installed distribution, or the module's name and ``(module)`` for a registered one.
-    load : callable
-        Imports and returns the module with the hook implementations.
-    is_backend : bool
-    """
-
+    #: The backend's name; of a plugin that is no backend, the entry point's or the module's.
     name: str
+    #: The installed distribution, or the module's name and ``(module)`` for a registered one.
     distribution: str
     version: str
+    #: Imports and returns the module with the hook implementations.
     load: Callable[[], object]
     is_backend: bool
 
@@ -151,10 +143,8 @@ class Backend:
     def require(self, kind: StateKind, state: str) -> None:
         """Refuse a state of a kind that the backend does not support.
 
-        Raises
-        ------
-        MissingCapabilityError
-            Names the state, the claimed level and the installed backends that support the kind.
+        Raises `MissingCapabilityError`, which names the claimed level and the installed backends that support
+        the kind.
         """
         if not self.description.holds(kind):
             level, able = self.description.level(Capability.STATE_KINDS), self._able(kind)
@@ -213,10 +203,7 @@ class PluginRegistry:
         instead, so that its tasks register it too.  A module that is registered or installed is not
         registered again.
 
-        Raises
-        ------
-        InvalidPluginError
-            Where it has no hook, or one that does not exist.
+        Raises `InvalidPluginError` where it has no hook, or one that does not exist.
         """
         origin = getattr(module, "__name__", type(module).__name__)
         if origin in self._discovered or any(module is other for other in self._registered):
@@ -252,12 +239,8 @@ class PluginRegistry:
     def load(self, provider: Provider) -> Backend:
         """Import and check one plugin.
 
-        Raises
-        ------
-        InvalidPluginError
-            Where it cannot be imported, lacks a required hook or has one that does not exist.
-        HookApiVersionError
-            Where it supports other hook API versions only.
+        Raises `InvalidPluginError` where it cannot be imported, lacks a required hook or has one that does
+        not exist; `HookApiVersionError` where it supports other hook API versions only.
         """
         backend = self._backends.get(provider)
         if backend is None:
@@ -267,16 +250,10 @@ class PluginRegistry:
     def choose(self, name: str | None = None) -> Backend:
         """Return the backend of a name, by default the configured one.
 
-        Raises
-        ------
-        UnknownBackendError
-            Where nothing of that name is installed or registered.
-        DuplicateProviderError
-            Where several are, and ``plugins.prefer`` names none or more than one of them.
-        PluginNotAllowedError
-            Where the allow or deny list excludes it.
-        InvalidPluginError, HookApiVersionError
-            As `load` raises them.
+        Raises `UnknownBackendError` where nothing of that name is installed or registered;
+        `DuplicateProviderError` where several are, and ``plugins.prefer`` names none or more than one of
+        them; `PluginNotAllowedError` where the allow or deny list excludes it; `InvalidPluginError` and
+        `HookApiVersionError` as `load` raises them.
         """
         name = self._config[BACKEND] if name is None else name
         claimants = [provider for provider in self.providers() if provider.name == name]

@@ -48,14 +48,7 @@ class WorkingFolder:
     The first one that a process creates in a base deletes those of dead processes there. The base is the
     system's temporary folder by default.
 
-    Attributes
-    ----------
-    path : Path
-
-    Raises
-    ------
-    OSError
-        Where the folder cannot be created.
+    Raises `OSError` where the folder cannot be created.
     """
 
     def __init__(self, base: Path | None = None) -> None:

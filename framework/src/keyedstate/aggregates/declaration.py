@@ -153,20 +153,16 @@ def of_column(
 ) -> Aggregate:
     """Return an aggregate of one column.
 
+    Raises `InvalidAggregateError` for what is no name of a column.
+
     Parameters
     ----------
     function : str
         The name of the function that the user called.
-    column : str
     bind : callable
         As in `Aggregate`, but takes one Arrow type.
     detail : str
         As in `Aggregate`.
-
-    Raises
-    ------
-    InvalidAggregateError
-        For what is no name of a column.
     """
     check_column(function, column)
     return Aggregate(
@@ -189,10 +185,8 @@ def all_aggregates(
 ) -> dict[str, Aggregate]:
     """Return the aggregates of a mapping and of keyword arguments, by the names of their output columns.
 
-    Raises
-    ------
-    InvalidAggregateError
-        Where there is none, for what is no aggregate, and for a name that is empty or comes twice.
+    Raises `InvalidAggregateError` where there is none, for what is no aggregate, and for a name that is empty
+    or comes twice.
     """
     if not isinstance(given, Mapping):
         raise InvalidAggregateError(

@@ -23,15 +23,10 @@ Numbers = npt.NDArray[Any]
 
 
 class TooLargeError(ArithmeticError):
-    """A whole number that 64 bits do not hold.
-
-    Attributes
-    ----------
-    row : int
-        The first key that has such a number.
-    """
+    """A whole number that 64 bits do not hold."""
 
     def __init__(self, row: int) -> None:
+        #: The first key that has such a number.
         self.row = row
         super().__init__(f"the sum in row {row} is beyond 64 bits")
 
@@ -88,13 +83,7 @@ def merged_columns(stored: Column, new: Column, both: Callable[[Numbers, Numbers
 
 
 def added(stored: Column, new: Column) -> Column:
-    """Return the sums of two columns.
-
-    Raises
-    ------
-    TooLargeError
-        Where whole numbers are beyond 64 bits.
-    """
+    """Return the sums of two columns; raises `TooLargeError` where whole numbers are beyond 64 bits."""
     if new.values.dtype == np.float64:
         with np.errstate(all="ignore"):
             return merged_columns(stored, new, np.add)

@@ -94,19 +94,14 @@ def _parts(addresses: list[bytes], size: int) -> Iterator[list[bytes]]:
 class OrderedVisitor(IncrementalVisitor[Any, Any, Any]):
     """Walks in the order of rows, so that between two steps it keeps a position only.
 
+    Raises `ValueError` if `batch_size` is below 1.
+
     Parameters
     ----------
-    table : StateTable
     entries : callable
         Returns the entries from a row's key on.
     group_of : callable
         Returns the key group of an address.
-    batch_size : int
-
-    Raises
-    ------
-    ValueError
-        If `batch_size` is below 1.
     """
 
     def __init__(

@@ -18,16 +18,11 @@ _GROUP_SHIFT = 2
 
 
 class TrackedAddresses(EpochNotes[dict[A, int]], Generic[A]):
-    """The touched addresses of a table, epoch by epoch, with what is known of each as bits.
-
-    Attributes
-    ----------
-    count : int or None
-        The number of entries, or None where it is not known.
-    """
+    """The touched addresses of a table, epoch by epoch, with what is known of each as bits."""
 
     def __init__(self) -> None:
         super().__init__(dict)
+        #: The number of entries, or None where it is not known.
         self.count: int | None = 0
 
     def codes_since(self, epoch: int) -> dict[A, int]:

@@ -64,21 +64,15 @@ class ManualClock:
 
 
 class StateTime:
-    """One time line, as the states that expire by it see it.
-
-    Attributes
-    ----------
-    now : int
-        Decides what is expired.
-    stamp : int
-        The timestamp of writes.  In event time that of the record where it is ahead of the watermark, so that
-        an entry lives equally long after its record however far the watermark lags.
-    """
+    """One time line, as the states that expire by it see it."""
 
     __slots__ = ("now", "stamp")
 
     def __init__(self) -> None:
+        #: Decides what is expired.
         self.now = BEFORE_TIME
+        #: The timestamp of writes.  In event time that of the record where it is ahead of the watermark, so
+        #: that an entry lives equally long after its record however far the watermark lags.
         self.stamp = UNKNOWN_TIME
 
     def set(self, now: int, record: int | None = None) -> None:

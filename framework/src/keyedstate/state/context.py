@@ -44,18 +44,12 @@ class KeyContext:
 
     Attributes
     ----------
-    serializer : TypeSerializer
-        Of the key.
     key : object
         None is a key.
     key_group : int
         Always set together with the key.
     timestamp : int or None
         The event time of the current record, in milliseconds since 1970 UTC.
-    sequence : KeySequence
-        With a write-behind cache, the keys from which `key` is taken.
-    turn : int
-        The position of `key` in it.
     """
 
     __slots__ = (
@@ -73,11 +67,14 @@ class KeyContext:
     def __init__(
         self, serializer: TypeSerializer[Any], key_groups: KeyGroupRange, max_parallelism: int
     ) -> None:
+        #: Of the key.
         self.serializer = serializer
         self._key_groups = key_groups
         self._own = frozenset(key_groups)
         self._max_parallelism = max_parallelism
+        #: With a write-behind cache, the keys from which `key` is taken.
         self.sequence = KeySequence([], [], False)
+        #: The position of `key` in it.
         self.turn = 0
         self.clear()
 
@@ -105,12 +102,8 @@ class KeyContext:
 
         Key groups that the caller does not know are computed at once, as Spark does.
 
-        Raises
-        ------
-        ValueTypeError
-            Where a key is not of the key type.
-        ValueError
-            Where a key belongs to another instance, or there are not as many key groups as keys.
+        Raises `ValueTypeError` where a key is not of the key type; `ValueError` where a key belongs to
+        another instance, or there are not as many key groups as keys.
         """
         serializer = self.serializer
         found = list(keys)

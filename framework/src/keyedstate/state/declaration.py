@@ -12,13 +12,7 @@ D = TypeVar("D", bound="Declaration[Any]")
 
 
 class Declaration(Generic[A]):
-    """A declared state; `A` is its accessor.
-
-    Attributes
-    ----------
-    name : str
-        Unique within a process function; a checkpoint finds the state by it.
-    """
+    """A declared state; `A` is its accessor."""
 
     def __init__(self, name: str) -> None:
         given: object = name
@@ -28,6 +22,7 @@ class Declaration(Generic[A]):
             raise InvalidDescriptorError(
                 name, f"names that begin with {TIMER_TABLES!r} are those of timers; choose another one"
             )
+        #: Unique within a process function; a checkpoint finds the state by it.
         self.name = name
         self._attribute = name
 
@@ -59,10 +54,7 @@ class Declaration(Generic[A]):
 def declarations(function: object) -> list[Declaration[Any]]:
     """Return the declarations among the class attributes, those of base classes first, then the object's own.
 
-    Raises
-    ------
-    InvalidDescriptorError
-        Where two attributes declare states of one name, keyed or not.
+    Raises `InvalidDescriptorError` where two attributes declare states of one name, keyed or not.
     """
     owners = [*map(vars, reversed(type(function).__mro__)), vars(function)]
     found = {

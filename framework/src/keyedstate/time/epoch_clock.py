@@ -11,20 +11,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EpochClock:
-    """The clocks at the beginning of an attempt.
+    """The clocks at the beginning of an attempt."""
 
-    Attributes
-    ----------
-    machine_ms : int
-        The time of the machine, in milliseconds since 1970 UTC.
-    storage_ms : int or None
-        The time of the storage; None where it has none.
-    max_skew_ms : int
-        How far the machine may be from the storage, and stored times ahead of both.
-    """
-
+    #: The time of the machine, in milliseconds since 1970 UTC.
     machine_ms: int
+    #: The time of the storage; None where it has none.
     storage_ms: int | None
+    #: How far the machine may be from the storage, and stored times ahead of both.
     max_skew_ms: int
 
     @classmethod

@@ -18,6 +18,8 @@ _MOST_CHANGES = 1 << 16
 class OrderedTimerQueue(TimerQueue):
     """The timers of a table that returns them in the order of time, and the changes since it was written.
 
+    Raises `TypeError` where the table is no `TimerTable`, although its backend claims to have such ones.
+
     Parameters
     ----------
     table : StateTable
@@ -28,11 +30,6 @@ class OrderedTimerQueue(TimerQueue):
         Stored timers of each key group that are in memory at most.
     most_changes : int
         Changes that are in memory at most.
-
-    Raises
-    ------
-    TypeError
-        Where the table is no `TimerTable`, although its backend claims to have such ones.
     """
 
     # A timer exists if it is in `_new`, or if the table has it and it is not in `_stored.removed`.  `add`

@@ -28,21 +28,13 @@ Bucket: TypeAlias = dict[Any, int]
 
 @dataclass(frozen=True, slots=True)
 class DueTimers:
-    """The timers of many keys at one time and in one namespace.
+    """The timers of many keys at one time and in one namespace."""
 
-    Attributes
-    ----------
-    time : int
-        In milliseconds since 1970 UTC.
-    namespace : object
-    keys : sequence
-    key_groups : sequence of int
-        The key group of each key.
-    """
-
+    #: In milliseconds since 1970 UTC.
     time: int
     namespace: Any
     keys: Sequence[Any]
+    #: The key group of each key.
     key_groups: Sequence[int]
 
     def __len__(self) -> int:

@@ -47,19 +47,12 @@ def check_timer_queue(queue: str, backend: str, *, in_order: bool) -> None:
 
 
 class Timer(NamedTuple):
-    """A timer.
+    """A timer."""
 
-    Attributes
-    ----------
-    time : int
-        In milliseconds since 1970 UTC.
-    key : object
-    namespace : object
-        `keyedstate.types.VOID_NAMESPACE` where the service has none.
-    """
-
+    #: In milliseconds since 1970 UTC.
     time: int
     key: Any
+    #: `keyedstate.types.VOID_NAMESPACE` where the service has none.
     namespace: Any
 
 
@@ -87,12 +80,6 @@ class TimerService:
 
     Methods that name no key work on the backend's current key.  Times are whole milliseconds since 1970 UTC;
     one that has passed fires at the next advance of its domain.
-
-    Attributes
-    ----------
-    name : str
-    fired : int
-        Timers that have fired since the service was made.
     """
 
     def __init__(
@@ -104,6 +91,7 @@ class TimerService:
         target: TimerTarget,
     ) -> None:
         self.name = name
+        #: Timers that have fired since the service was made.
         self.fired = 0
         self.target = target
         self.namespace_serializer = namespace_serializer
@@ -142,12 +130,8 @@ class TimerService:
     def register_event_time_timer(self, namespace: Any, time: int) -> None:
         """Register a timer that fires when the watermark reaches a time.
 
-        Raises
-        ------
-        InvalidTimerTimeError, InvalidTimerNamespaceError
-        NoEventTimeError
-            Where the operator does not know the event time of its rows.
-        NoCurrentKeyError
+        Raises `InvalidTimerTimeError` and `InvalidTimerNamespaceError`; `NoEventTimeError` where the operator
+        does not know the event time of its rows; `NoCurrentKeyError`.
         """
         if not self._has_event_time:
             raise NoEventTimeError(self.name)
@@ -160,9 +144,7 @@ class TimerService:
     def register_processing_time_timer(self, namespace: Any, time: int) -> None:
         """Register a timer that fires when processing time reaches a time.
 
-        Raises
-        ------
-        InvalidTimerTimeError, InvalidTimerNamespaceError, NoCurrentKeyError
+        Raises `InvalidTimerTimeError`, `InvalidTimerNamespaceError` and `NoCurrentKeyError`.
         """
         self._add(self._processing, namespace, time)
 
@@ -192,6 +174,9 @@ class TimerService:
     ) -> None:
         """Register a timer of each of several keys; the current key is not used.
 
+        Raises `InvalidTimerTimeError`, `InvalidTimerNamespaceError` and `NoEventTimeError`; `ValueTypeError`
+        and `ValueError` as `KeyContext.locate`, and for columns of unequal length; no timer is registered.
+
         Parameters
         ----------
         keys : iterable
@@ -202,12 +187,6 @@ class TimerService:
             One for all, or a list with one of each.
         times : int, sequence or ndarray of int
             One for all, or one of each.  One time in one namespace costs little more than updating a set.
-
-        Raises
-        ------
-        InvalidTimerTimeError, InvalidTimerNamespaceError, NoEventTimeError
-        ValueTypeError, ValueError
-            As `KeyContext.locate`, and for columns of unequal length; no timer is registered.
         """
         if not self._has_event_time:
             raise NoEventTimeError(self.name)
@@ -376,12 +355,7 @@ class TimerService:
             current.key, current.key_group = before
 
     def event_time_timers(self, key_group: int) -> set[Timer]:
-        """Return the event-time timers of a key group of this instance.
-
-        Raises
-        ------
-        KeyGroupOutOfRangeError
-        """
+        """Return the event-time timers of a key group of this instance; raises `KeyGroupOutOfRangeError`."""
         return self._of_group(self._event, key_group)
 
     def processing_time_timers(self, key_group: int) -> set[Timer]:

@@ -20,14 +20,10 @@ class TimerServices:
     backend : KeyedStateBackend
         It has one `TimerServices` at a time: another one replaces the first, whose timers are lost unless
         they were captured.
-
-    Attributes
-    ----------
-    clock : TimerClock
-        The times of all services.
     """
 
     def __init__(self, backend: KeyedStateBackend) -> None:
+        #: The times of all services.
         self.clock = TimerClock(backend)
         self._backend = backend
         self._services: dict[str, TimerService] = {}
@@ -41,20 +37,15 @@ class TimerServices:
     ) -> TimerService:
         """Return the service of a name with its restored timers; create it at the first call.
 
+        Raises `InvalidTimerNamespaceError` where the service has another type of namespaces;
+        `StateMigrationError` where restored timers have keys or namespaces of another type (TM-14).
+
         Parameters
         ----------
-        name : str
         target : TimerTarget
             Called for the service's timers from now on.
         namespace_serializer : TypeSerializer, optional
             Without it `VOID_NAMESPACE` is the only namespace.
-
-        Raises
-        ------
-        InvalidTimerNamespaceError
-            Where the service has another type of namespaces.
-        StateMigrationError
-            Where restored timers have keys or namespaces of another type (TM-14).
         """
         known = self._services.get(name)
         if known is None:

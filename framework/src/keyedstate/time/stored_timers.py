@@ -63,11 +63,6 @@ class StoredTimers:
         Whether namespaces of the table are times alone.
     ahead : int
         Timers of a key group that are in memory at most.
-
-    Attributes
-    ----------
-    removed : dict
-        By slot the timers that were taken or removed, and that the table still has.
     """
 
     def __init__(
@@ -85,6 +80,7 @@ class StoredTimers:
         self._of_namespace = namespace_serializer.canonical if namespace_serializer.needs_canonical else None
         self._bare = bare
         self._ahead = ahead
+        #: By slot the timers that were taken or removed, and that the table still has.
         self.removed: dict[Slot, Bucket] = {}
         self._groups = {key_group: _Group() for key_group in key_groups}
         #: The bounds of the key groups that may have timers, and outdated ones that no group has any more.

@@ -14,17 +14,11 @@ from keyedstate.state.clock import BEFORE_TIME
 
 @dataclass(frozen=True)
 class InputTime:
-    """The event time of one input of several.
+    """The event time of one input of several."""
 
-    Attributes
-    ----------
-    largest_event_time : int
-        The largest event time of its rows in milliseconds since 1970 UTC; `BEFORE_TIME` without rows.
-    last_seen : int
-        The processing time in milliseconds of the last epoch in which it had a row with an event time.
-    """
-
+    #: The largest event time of its rows in milliseconds since 1970 UTC; `BEFORE_TIME` without rows.
     largest_event_time: int
+    #: The processing time in milliseconds of the last epoch in which it had a row with an event time.
     last_seen: int
 
 
@@ -50,7 +44,6 @@ def watermark_of_inputs(
 
     Parameters
     ----------
-    inputs : mapping
     delay_ms : mapping of str to int
         How late rows of an input may be, compared with others of the same input.
     idle_ms : mapping of str to int or None

@@ -21,24 +21,14 @@ MAX_KEY_BYTES = 16
 class ColumnOrder:
     """The order of rows by several columns, of which the first that differs decides.
 
+    Raises `UnorderedTypeError` for a type without an order.
+
     Parameters
     ----------
     types : sequence of TypeSerializer
         Of the columns.
     descending : sequence of bool, optional
         Which columns descend; none by default.
-
-    Attributes
-    ----------
-    key_bytes : int
-        The length of the normalized keys, from 1 to `MAX_KEY_BYTES`.
-    decides : bool
-        Whether rows with equal normalized keys are always equal.
-
-    Raises
-    ------
-    UnorderedTypeError
-        For a type without an order.
     """
 
     def __init__(
@@ -52,7 +42,9 @@ class ColumnOrder:
             if serializer.normalized_key_bytes is None:
                 raise UnorderedTypeError(repr(serializer))
         length = added_length([serializer.normalized_key_bytes for serializer in self._types]) or 0
+        #: The length of the normalized keys, from 1 to `MAX_KEY_BYTES`.
         self.key_bytes = min(max(length, 1), MAX_KEY_BYTES)
+        #: Whether rows with equal normalized keys are always equal.
         self.decides = length <= MAX_KEY_BYTES and all(
             serializer.normalized_key_decides for serializer in self._types
         )
@@ -79,6 +71,8 @@ class ColumnOrder:
 class RecordOrder(Generic[T]):
     """The order of records, and how a sorter writes and reads them.
 
+    Raises `UnorderedTypeError` for a type without an order.
+
     Parameters
     ----------
     serializer : TypeSerializer
@@ -87,17 +81,6 @@ class RecordOrder(Generic[T]):
         Returns what a record is sorted by; the record itself by default.
     key_type : TypeSerializer, optional
         Of what `key` returns.
-    descending : bool, optional
-
-    Attributes
-    ----------
-    key_bytes, decides
-        Those of `ColumnOrder`.
-
-    Raises
-    ------
-    UnorderedTypeError
-        For a type without an order.
     """
 
     def __init__(
@@ -114,6 +97,7 @@ class RecordOrder(Generic[T]):
         self._key = key
         self._key_type: TypeSerializer[Any] = serializer if key_type is None else key_type
         self._order = ColumnOrder([self._key_type], [descending])
+        #: Those of `ColumnOrder`.
         self.key_bytes = self._order.key_bytes
         self.decides = self._order.decides
 

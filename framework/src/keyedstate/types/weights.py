@@ -19,13 +19,7 @@ _NUMBER_BYTES = 32
 
 
 class Weight(NamedTuple):
-    """The bytes of a value: a fixed number, and what a function returns for the value.
-
-    Attributes
-    ----------
-    fixed : int
-    varying : callable, optional
-    """
+    """The bytes of a value: a fixed number, and what a function returns for the value."""
 
     fixed: int
     varying: Callable[[Any], int] | None = None

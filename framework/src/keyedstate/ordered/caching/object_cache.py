@@ -81,18 +81,11 @@ class EntryCache:
 
     Parameters
     ----------
-    memory : ObjectMemory
-    meta : StateMeta
     write : callable
         Takes keys, their key groups and their cached values, and writes the rows.
 
     Attributes
     ----------
-    young, old : dict
-        The cached entries: a value, `ABSENT_ENTRY` or `NONE_VALUE`.  Of a key in both, `young` counts; a key
-        in neither has to be looked up.
-    dirty : dict
-        The key groups of the entries that are not written yet, by key; each of the keys is in a generation.
     room : int
         The number of entries of `young` above which `fit` has to be called.
     """
@@ -105,8 +98,12 @@ class EntryCache:
     ) -> None:
         self._memory = memory
         self._write = write
+        #: The cached entries: a value, `ABSENT_ENTRY` or `NONE_VALUE`.  Of a key in both, `young` counts; a
+        #: key in neither has to be looked up.
         self.young: dict[CacheKey, Any] = {}
         self.old: dict[CacheKey, Any] = {}
+        #: The key groups of the entries that are not written yet, by key; each of the keys is in a
+        #: generation.
         self.dirty: dict[CacheKey, int] = {}
         self._old_bytes = 0
         self.adopt(meta)

@@ -32,7 +32,6 @@ class CachedEntries(TableSnapshot[Any, Any, Any]):
         For the thread that reads.
     by_key : bool
         Whether `keys` are keys; otherwise pairs of a namespace and a key.
-    copy : RowCopy
     keys, key_groups, values : list
         The cached entries.
     """
@@ -104,13 +103,10 @@ class CachedChanges(TableChanges[Any, Any, Any]):
     ----------
     codec : ValueCodec
         For the thread that reads.
-    by_key : bool
     copy : RowCopy or None
         Contains the values that are None in `values`.
-    keys : list
     codes : ndarray of int64
         As `TrackedKeys` gives them.
-    values : list
     """
 
     def __init__(

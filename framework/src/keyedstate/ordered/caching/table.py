@@ -45,9 +45,6 @@ class CachedValueTable(ValueTable[K, N, V]):
     ----------
     meta : StateMeta
         Its types of values and keys have a weight (`weight_of`).
-    key_groups : KeyGroupRange
-    max_parallelism : int
-    buffer : WriteBuffer
     memory : ObjectMemory
         Shared with other caches.
     """

@@ -279,10 +279,7 @@ class StateDescriptor(Declaration[A], Generic[A]):
 def declared_states(function: object) -> list[StateDescriptor[Any]]:
     """Return the keyed states that are class attributes, those of base classes first.
 
-    Raises
-    ------
-    InvalidDescriptorError
-        Where two attributes declare states of one name.
+    Raises `InvalidDescriptorError` where two attributes declare states of one name.
     """
     return [declared for declared in declarations(function) if isinstance(declared, StateDescriptor)]
 

@@ -50,10 +50,7 @@ class MergingStateAccessor(StateAccessor):
         The target comes first, then the sources in their order.  The target may be among the sources, and
         sources may be empty.
 
-        Raises
-        ------
-        NullNamespaceError
-            Where one of them is None.
+        Raises `NullNamespaceError` where one of them is None.
         """
         namespaces = dict.fromkeys(sources)
         if target is None or None in namespaces:
@@ -97,11 +94,8 @@ class AccumulatingStateAccessor(MergingStateAccessor):
     def add(self, value: Any) -> None:
         """Fold a value into the state; None is the same as `clear` (Flink's heap states).
 
-        Raises
-        ------
-        StateValueError
-            Where the value, or what the function makes of it, is not of the declared type; the state stays as
-            it was.
+        Raises `StateValueError` where the value, or what the function makes of it, is not of the declared
+        type; the state stays as it was.
         """
         if value is None:
             self.clear()
@@ -137,10 +131,8 @@ class AccumulatingStateAccessor(MergingStateAccessor):
     ) -> None:
         """Fold one value into the state of each of several keys, as `add` would; a key may be repeated.
 
-        Raises
-        ------
-        StateValueError
-            As `add`; no state is changed, except where the function changes stored values in place.
+        Raises `StateValueError` as `add`; no state is changed, except where the function changes stored
+        values in place.
         """
         keys, groups = self._context.locate(keys, key_groups)
         column = self._column(values, keys)

@@ -45,22 +45,15 @@ _BATCH_ENTRIES = 4096
 
 
 class _State:
-    """One state.
-
-    Attributes
-    ----------
-    meta : OperatorStateMeta
-    content : list or dict
-        Its elements or entries; always the same object, which the accessor has, too.
-    others : list of _State
-        What was restored with other types, until the state is registered: some tasks may have registered a
-        state whose type has changed, and others not.
-    """
+    """One state."""
 
     def __init__(self, meta: OperatorStateMeta) -> None:
         self.meta = meta
         self.is_map = meta.kind is OperatorStateKind.BROADCAST
+        #: Its elements or entries; always the same object, which the accessor has, too.
         self.content: Any = {} if self.is_map else []
+        #: What was restored with other types, until the state is registered: some tasks may have registered a
+        #: state whose type has changed, and others not.
         self.others: list[_State] = []
 
     @property
@@ -129,6 +122,8 @@ class OperatorStateBackend:
 
     Everything but `SnapshotTask.run` belongs to one owner thread.
 
+    Raises `StateKindMismatchError` where tasks have written states of two kinds under one name.
+
     Parameters
     ----------
     restored : iterable of (OperatorStateMeta, sequence of EntryBatch)
@@ -136,11 +131,6 @@ class OperatorStateBackend:
         of one list are in its order.
     generic_types : bool, default True
         The option ``types.generic``: whether states with pickled values may be registered.
-
-    Raises
-    ------
-    StateKindMismatchError
-        Where tasks have written states of two kinds under one name.
     """
 
     def __init__(self, restored: Iterable[RestoredOperatorState] = (), *, generic_types: bool = True) -> None:
@@ -161,10 +151,8 @@ class OperatorStateBackend:
     def get_state(self, descriptor: OperatorStateDescriptor[A]) -> A:
         """Return the accessor of a state, the same at every look-up; the first one registers the state.
 
-        Raises
-        ------
-        StateKindMismatchError, StateMigrationError, StateConversionError, GenericTypeForbiddenError
-            As `KeyedStateBackend.get_state`.
+        Raises `StateKindMismatchError`, `StateMigrationError`, `StateConversionError` and
+        `GenericTypeForbiddenError` as `KeyedStateBackend.get_state`.
         """
         meta = descriptor.meta
         known = self._requested.get(meta.name)
@@ -213,10 +201,8 @@ class OperatorStateBackend:
         The task must be run or cancelled.  It writes each state under `OperatorStateMeta.entries_meta`, all
         of it in the key group `OPERATOR_KEY_GROUP`.
 
-        Raises
-        ------
-        StateMigrationError
-            Where a restored state has two types, and the program has not registered it.
+        Raises `StateMigrationError` where a restored state has two types, and the program has not registered
+        it.
         """
         if not self._states:
             return None

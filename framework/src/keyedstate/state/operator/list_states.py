@@ -32,10 +32,6 @@ class OperatorStateAccessor:
     """What the accessors of operator states share.
 
     A value that is not of the declared type raises `StateValueError`, and the state stays as it was.
-
-    Attributes
-    ----------
-    name : str
     """
 
     __slots__ = ("name",)
@@ -50,7 +46,6 @@ class OperatorStateDescriptor(Declaration[A], ABC, Generic[A]):
     Attributes
     ----------
     name : str
-    meta : OperatorStateMeta
     """
 
     def __init__(self, meta: OperatorStateMeta) -> None:
@@ -68,10 +63,7 @@ class OperatorStateDescriptor(Declaration[A], ABC, Generic[A]):
 def declared_operator_states(function: object) -> list[OperatorStateDescriptor[Any]]:
     """Return the operator states that are class attributes, those of base classes first.
 
-    Raises
-    ------
-    InvalidDescriptorError
-        Where two attributes declare states of one name.
+    Raises `InvalidDescriptorError` where two attributes declare states of one name.
     """
     return [state for state in declarations(function) if isinstance(state, OperatorStateDescriptor)]
 

@@ -18,37 +18,26 @@ class ChosenBackend:
 
     Attributes
     ----------
-    backend : Backend
-    options : mapping
-        The plugin's options, as `Configuration.plugin_options` returns them.
-    generic_types : bool
-        The option ``types.generic``: whether states with pickled values may be registered.
-    latency : LatencySampling or None
-        How accesses to states are sampled; None for not at all.
     timer_queue : {"auto", "heap", "ordered"}
         The option ``timers.queue``.
     """
 
     backend: Backend
+    #: The plugin's options, as `Configuration.plugin_options` returns them.
     options: Mapping[str, Any]
+    #: The option ``types.generic``: whether states with pickled values may be registered.
     generic_types: bool = True
+    #: How accesses to states are sampled; None for not at all.
     latency: LatencySampling | None = None
     timer_queue: str = "auto"
 
 
 @dataclass(frozen=True)
 class KeySpace:
-    """The keys of one parallel instance.
+    """The keys of one parallel instance."""
 
-    Attributes
-    ----------
-    key_serializer : TypeSerializer
-        A tuple's where the key has several columns.
-    key_groups : KeyGroupRange
-    max_parallelism : int
-        The number of all key groups.
-    """
-
+    #: A tuple's where the key has several columns.
     key_serializer: TypeSerializer[Any]
     key_groups: KeyGroupRange
+    #: The number of all key groups.
     max_parallelism: int

@@ -51,22 +51,6 @@ class KeyedStateBackend:
     """The states of one operator over one key-group range.
 
     Use `open`.  Everything but `SnapshotTask.run` belongs to one owner thread.
-
-    Attributes
-    ----------
-    current : KeyContext
-    clock : callable
-        Returns processing time in milliseconds since 1970 UTC.
-    on_record : callable or None
-        See `ExpiringStates.on_record`.
-    latency : LatencyTracker or None
-        None where accesses are not sampled.
-    orders_timers : bool
-        Whether tables of timers keep them in the order of time.
-    snapshots_asynchronously : bool
-        Whether another thread may write a snapshot while the state changes.
-    write_back : callable
-        Writes what timer queues cache into their tables; called before anything reads all tables.
     """
 
     def __init__(
@@ -83,13 +67,18 @@ class KeyedStateBackend:
         self.backend_name = backend.name
         self.key_groups = context.key_groups
         self.max_parallelism = context.max_parallelism
+        #: Returns processing time in milliseconds since 1970 UTC.
         self.clock = clock
         self.has_event_time = event_time
+        #: Whether tables of timers keep them in the order of time.
         self.orders_timers = backend.description.level(Capability.TIMERS_IN_ORDER).usable
+        #: Whether another thread may write a snapshot while the state changes.
         self.snapshots_asynchronously = backend.description.level(Capability.ASYNC_SNAPSHOT).usable
         self.timer_queue = chosen.timer_queue
+        #: Writes what timer queues cache into their tables; called before anything reads all tables.
         self.write_back: Callable[[], None] = lambda: None
         self.current = KeyContext(key_serializer, self.key_groups, self.max_parallelism)
+        #: None where accesses are not sampled.
         self.latency = None if chosen.latency is None else LatencyTracker(chosen.latency)
         self._context = context
         #: Every table, also of restored states that the program has not registered: each snapshot has them,
@@ -97,6 +86,7 @@ class KeyedStateBackend:
         self._tables = tables
         self._tracker = ChangeTracker() if track_changes else None
         self._expiring = ExpiringStates(clock, event_time, self.current)
+        #: See `ExpiringStates.on_record`.
         self.on_record = self._expiring.on_record
         self._states = RegisteredStates(
             chosen,
@@ -127,26 +117,19 @@ class KeyedStateBackend:
     ) -> KeyedStateBackend:
         """Open an instance, empty or restored.
 
+        Raises `StateMigrationError` where the restored state has keys of another type; `WorkingFolderError`
+        where the backend's local folder cannot be made or written.
+
         Parameters
         ----------
-        chosen : ChosenBackend
-        keys : KeySpace
         handles : sequence of StateHandle
             Snapshots to restore from; each is read only where it intersects the key groups of `keys`.
         local_base : Path, optional
             The parent of the instance's private folder; the system's temporary folder by default.
         track_changes : bool, default False
             Whether `begin_epoch` and `changes_since` may be called; the restored state is no change.
-        clock : callable, optional
         event_time : bool, default True
             Whether the caller calls `advance_watermark`, so that states may expire in event time.
-
-        Raises
-        ------
-        StateMigrationError
-            Where the restored state has keys of another type.
-        WorkingFolderError
-            Where the backend's local folder cannot be made or written.
         """
         base = Path(tempfile.gettempdir()) if local_base is None else local_base
         context = BackendContext(keys.key_groups, keys.max_parallelism, chosen.options, base)
@@ -187,12 +170,8 @@ class KeyedStateBackend:
     def set_current_key(self, key: object, key_group: int | None = None) -> None:
         """Make a key the current one; without a key group it is computed as Spark does.
 
-        Raises
-        ------
-        ValueTypeError
-            Where the key is not of the key type.
-        ValueError
-            Where it belongs to another instance.
+        Raises `ValueTypeError` where the key is not of the key type; `ValueError` where it belongs to another
+        instance.
         """
         current = self.current
         serializer = current.serializer
@@ -229,25 +208,13 @@ class KeyedStateBackend:
     ) -> A:
         """Return the accessor of a state, set to a namespace; the first look-up registers the state.
 
-        Raises
-        ------
-        StateKindMismatchError
-            Where the name is that of another kind of state, restored or registered.
-        StateMigrationError
-            Where its types are not compatible.
-        StateConversionError
-            Where a restored value cannot be converted, although the types are compatible.
-        MissingCapabilityError
-            Where the backend lacks this kind of state.
-        GenericTypeForbiddenError
-            Where its values are pickled and ``types.generic`` forbids that.
-        MissingEventTimeError
-            Where it expires in event time and the operator has none.
-        InvalidDescriptorError
-            Where an earlier look-up in this run had another time to live.
-        NullNamespaceError
-        StateValueError
-            Where the namespace is not of its type.
+        Raises `StateKindMismatchError` where the name is that of another kind of state, restored or
+        registered; `StateMigrationError` where its types are not compatible; `StateConversionError` where a
+        restored value cannot be converted, although the types are compatible; `MissingCapabilityError` where
+        the backend lacks this kind of state; `GenericTypeForbiddenError` where its values are pickled and
+        ``types.generic`` forbids that; `MissingEventTimeError` where it expires in event time and the
+        operator has none; `InvalidDescriptorError` where an earlier look-up in this run had another time to
+        live; `NullNamespaceError`; `StateValueError` where the namespace is not of its type.
         """
         accessor = self._states.get(descriptor, namespace, namespace_serializer)
         self.on_record = self._expiring.on_record
@@ -259,10 +226,7 @@ class KeyedStateBackend:
         Snapshots and deltas have it as they have the tables of states; no accessor uses it.  Its name begins
         with `TIMER_TABLES`, so that no declared state has it.
 
-        Raises
-        ------
-        StateKindMismatchError, StateMigrationError, MissingCapabilityError
-            As `get_state`.
+        Raises `StateKindMismatchError`, `StateMigrationError` and `MissingCapabilityError` as `get_state`.
         """
         return self._states.internal_table(name, namespace_serializer)
 
@@ -275,11 +239,7 @@ class KeyedStateBackend:
     ) -> StateAccessor:
         """Return another accessor of a registered state, which stays at one key and namespace.
 
-        Raises
-        ------
-        KeyError
-            Where no state of that name is registered.
-        NullNamespaceError
+        Raises `KeyError` where no state of that name is registered; `NullNamespaceError`.
         """
         context = KeyContext(self.current.serializer, self.key_groups, self.max_parallelism)
         context.check_own(key, key_group)
@@ -291,11 +251,7 @@ class KeyedStateBackend:
     def get_keys(self, state: str, namespace: object = VOID_NAMESPACE) -> Iterator[Any]:
         """Yield each key that has an entry in one namespace of a state, registered or only restored.
 
-        An unknown state has none.
-
-        Raises
-        ------
-        NullNamespaceError
+        An unknown state has none; the namespace None raises `NullNamespaceError`.
         """
         if namespace is None:
             raise NullNamespaceError(state)
@@ -385,10 +341,8 @@ class KeyedStateBackend:
     def begin_epoch(self, epoch: int) -> None:
         """Track every change from now on as one of an epoch; epochs ascend.
 
-        Raises
-        ------
-        ValueError
-            Where the instance was not opened to track changes, or the epoch is not above the one before.
+        Raises `ValueError` where the instance was not opened to track changes, or the epoch is not above the
+        one before.
         """
         self.write_back()
         self._tracked().begin_epoch(epoch)
@@ -398,10 +352,7 @@ class KeyedStateBackend:
 
         Unless `snapshots_asynchronously`, read them before the next change.
 
-        Raises
-        ------
-        UnknownChangesError
-            Where changes are known since a later epoch only.
+        Raises `UnknownChangesError` where changes are known since a later epoch only.
         """
         self.write_back()
         return self._tracked().changes_since(epoch)

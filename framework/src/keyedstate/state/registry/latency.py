@@ -34,20 +34,13 @@ _OF_ITERATORS = {"has_next": "iterator_has_next", "__next__": "iterator_next", "
 
 @dataclass(frozen=True)
 class LatencySampling:
-    """How accesses are sampled.
+    """How accesses are sampled."""
 
-    Attributes
-    ----------
-    interval : int
-        One of this many calls of an operation is measured, the first.
-    history : int
-        The newest samples of an operation that are kept.
-    by_state : bool
-        Whether each state has samples of its own, or all states of one kind share them.
-    """
-
+    #: One of this many calls of an operation is measured, the first.
     interval: int = 100
+    #: The newest samples of an operation that are kept.
     history: int = 128
+    #: Whether each state has samples of its own, or all states of one kind share them.
     by_state: bool = True
 
     @classmethod
@@ -63,20 +56,14 @@ class LatencySampling:
 
 
 class _Operation:
-    """One operation of one state, or of the states of one kind.
-
-    Attributes
-    ----------
-    calls : int
-        Since the last sample was due.
-    samples : deque of int
-        Nanoseconds.
-    """
+    """One operation of one state, or of the states of one kind."""
 
     __slots__ = ("calls", "samples")
 
     def __init__(self, history: int) -> None:
+        #: Since the last sample was due.
         self.calls = 0
+        #: Nanoseconds.
         self.samples: deque[int] = deque(maxlen=history)
 
 

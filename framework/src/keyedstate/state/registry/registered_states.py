@@ -27,14 +27,6 @@ class RegisteredStates:
     """The registered states, over tables that are new or were restored.
 
     `tables` has every table by the name of its state; those of newly registered states are added.
-
-    Attributes
-    ----------
-    accessors : dict
-        By the name of the state.
-    cached : list of StateAccessor
-        Those with a write-behind cache: the table returns the very values that were put, and only `update`
-        changes them.
     """
 
     def __init__(
@@ -60,7 +52,10 @@ class RegisteredStates:
         self._latency = latency
         self._current = current
         self._expiring = expiring
+        #: By the name of the state.
         self.accessors: dict[str, StateAccessor] = {}
+        #: Those with a write-behind cache: the table returns the very values that were put, and only `update`
+        #: changes them.
         self.cached: list[StateAccessor] = []
         #: The meta of the first look-up; a table may have reconfigured serializers instead.
         self._requested: dict[str, StateMeta] = {}

@@ -23,14 +23,10 @@ _BATCH_ENTRIES = 4096
 
 
 def adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
-    """Return the meta with which a restored state continues, or refuse it.
+    """Return the meta with which a restored state continues, or refuse it with a `StateError`.
 
     Values may migrate; keys, namespaces and map keys may not, since entries are found by them.  A time to
     live may come, change and go.
-
-    Raises
-    ------
-    StateKindMismatchError, StateMigrationError
     """
     name = requested.name
     if restored.kind is not requested.kind:
@@ -57,13 +53,9 @@ def adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
 
 
 def check_keys(restored: StateMeta, key_serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:
-    """Return the serializer with which the keys of a restored state continue, or refuse the program's.
+    """Return the serializer with which the keys of a restored state continue, or raise `StateMigrationError`.
 
     It is known before any snapshot is opened, and long before states are registered.
-
-    Raises
-    ------
-    StateMigrationError
     """
     written = restored.key_serializer
     return SerializerProvider(
@@ -79,20 +71,16 @@ def adopt(
     Restored objects were read without the user's classes and are converted
     (`TypeSerializer.conversion_from`).  Bytes stay as they are where the types are the same.
 
+    Raises `StateConversionError` where a value cannot be converted; the table is unchanged.
+
     Parameters
     ----------
-    table : StateTable
     meta : StateMeta
         As `adapted` returns it.
     stamp : int
         As of `conversion_between`.
     create_table : callable
         Makes an empty table of `meta`.
-
-    Raises
-    ------
-    StateConversionError
-        Where a value cannot be converted; the table is unchanged.
     """
     old = table.meta
     if isinstance(table, RewritingTable):

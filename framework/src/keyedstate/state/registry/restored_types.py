@@ -26,10 +26,7 @@ def with_one_type_each(handles: Sequence[StateHandle], now: int) -> Sequence[Sta
 
     Values that get a time to live have the processing time `now` as their timestamp.
 
-    Raises
-    ------
-    StateMigrationError
-        Where none of the types can read all others.
+    Raises `StateMigrationError` where none of the types can read all others.
     """
     found: dict[str, list[StateMeta]] = {}
     for meta in (meta for handle in handles for meta in handle.states):

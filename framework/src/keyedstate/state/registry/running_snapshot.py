@@ -13,18 +13,7 @@ from keyedstate.state.ttl.expiry import SnapshotFilter
 
 
 class SnapshotTask:
-    """The asynchronous part of one snapshot.
-
-    Attributes
-    ----------
-    checkpoint_id : int
-    synchronous_ms : float
-        The duration of the synchronous part.
-    asynchronous : bool
-        Whether another thread may call `run` while the state changes.
-    done : bool
-        Whether the captured state was released: after success, failure or cancellation.
-    """
+    """The asynchronous part of one snapshot."""
 
     def __init__(
         self,
@@ -35,7 +24,9 @@ class SnapshotTask:
         filters: Mapping[str, SnapshotFilter] = MappingProxyType({}),
     ) -> None:
         self.checkpoint_id = checkpoint_id
+        #: The duration of the synchronous part.
         self.synchronous_ms = synchronous_ms
+        #: Whether another thread may call `run` while the state changes.
         self.asynchronous = asynchronous
         self._snapshot = snapshot
         #: By state, for this snapshot alone: two snapshots may be written at the same time (SB-52).
@@ -44,15 +35,13 @@ class SnapshotTask:
         self._lock = Lock()
         #: Guarded by the lock: the first of `run` and `cancel` to set it releases the snapshot.
         self._owned = False
+        #: Whether the captured state was released: after success, failure or cancellation.
         self.done = False
 
     def run(self, sink: SnapshotSink) -> None:
         """Write everything to the sink and release what was captured.
 
-        Raises
-        ------
-        SnapshotCancelledError
-            Where `cancel` was called before the last entry was written.
+        Raises `SnapshotCancelledError` where `cancel` was called before the last entry was written.
         """
         if not self._take():
             raise SnapshotCancelledError(self.checkpoint_id)

@@ -52,12 +52,8 @@ class SerializerProvider:
     def current(self) -> TypeSerializer[Any]:
         """The registered serializer, or its reconfigured form; before the registration the restored one.
 
-        Raises
-        ------
-        StateMigrationError
-            Where the registered one is not compatible with the restored one.
-        SerializerOrderError
-            Where neither is known.
+        Raises `StateMigrationError` where the registered one is not compatible with the restored one;
+        `SerializerOrderError` where neither is known.
         """
         if self._registered is None:
             return self.previous
@@ -71,13 +67,7 @@ class SerializerProvider:
 
     @property
     def previous(self) -> TypeSerializer[Any]:
-        """The restored serializer.
-
-        Raises
-        ------
-        SerializerOrderError
-            Where nothing was restored.
-        """
+        """The restored serializer; raises `SerializerOrderError` where nothing was restored."""
         if self._restored is None:
             raise SerializerOrderError(self._state, self._part, "nothing was restored that has a type")
         return self._restored
@@ -85,10 +75,7 @@ class SerializerProvider:
     def register(self, serializer: TypeSerializer[Any]) -> None:
         """Set the serializer that the running program declares.
 
-        Raises
-        ------
-        SerializerOrderError
-            The second time.
+        Raises `SerializerOrderError` the second time.
         """
         if self._registered is not None:
             raise SerializerOrderError(self._state, self._part, f"{self._registered!r} is registered already")
@@ -96,13 +83,7 @@ class SerializerProvider:
         self._resolve()
 
     def restore(self, serializer: TypeSerializer[Any]) -> None:
-        """Set the serializer that wrote the restored state.
-
-        Raises
-        ------
-        SerializerOrderError
-            The second time.
-        """
+        """Set the serializer that wrote the restored state; raises `SerializerOrderError` the second time."""
         if self._restored is not None:
             raise SerializerOrderError(self._state, self._part, f"{self._restored!r} is restored already")
         self._restored = serializer

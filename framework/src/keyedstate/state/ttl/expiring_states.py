@@ -16,20 +16,15 @@ class ExpiringStates:
     """The states with a time to live, by name.
 
     With `has_event_time` the caller calls `advance_watermark`, so that states may expire in event time.
-
-    Attributes
-    ----------
-    watermark : int
-        In milliseconds since 1970 UTC; `BEFORE_TIME` at first.
-    on_record : callable or None
-        To be called for each record, between setting its key and using its states; None where no state has a
-        time to live, so that records cost nothing.
     """
 
     def __init__(self, clock: Clock, has_event_time: bool, current: KeyContext) -> None:
         self._clock = clock
         self._has_event_time = has_event_time
+        #: In milliseconds since 1970 UTC; `BEFORE_TIME` at first.
         self.watermark = BEFORE_TIME
+        #: To be called for each record, between setting its key and using its states; None where no state has
+        #: a time to live, so that records cost nothing.
         self.on_record: Callable[[], None] | None = None
         self._current = current
         self._processing_time, self._event_time = StateTime(), StateTime()

@@ -17,23 +17,16 @@ SnapshotFilter: TypeAlias = "Callable[[EntryBatch[Any, Any, Any]], EntryBatch[An
 
 
 class StateExpiry:
-    """The expiry of one registered state, by a time line.
-
-    Attributes
-    ----------
-    cleanup : Cleanup
-        See `accessed`; the fastest accessors read it themselves.
-    index : ExpiryIndex or None
-    refreshes, shows_expired : bool
-        Whether a read renews the timestamp, and whether it shows an expired value before it removes it.
-    """
+    """The expiry of one registered state, by a time line."""
 
     def __init__(self, ttl: Ttl, kind: StateKind, time: StateTime) -> None:
         self.ttl = ttl
         self.time = time
         self.layout = layout_of(kind)
+        #: See `accessed`; the fastest accessors read it themselves.
         self.cleanup = Cleanup(self)
         self.index = ExpiryIndex(self.layout, ttl.ms, time) if ttl.expiry_index else None
+        #: Whether a read renews the timestamp, and whether it shows an expired value before it removes it.
         self.refreshes = ttl.update is UpdateType.ON_READ_AND_WRITE
         self.shows_expired = ttl.visibility is Visibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
 
@@ -101,14 +94,6 @@ class Cleanup:
 
     It visits all entries in rounds, a few per access.  After a round it rests until the first entry can
     expire; until then it costs one comparison per access.
-
-    Attributes
-    ----------
-    due : int
-        The time from which `run` must be called.
-    all_live_until : int
-        Before this time no entry of the state is expired, so that reads need no check.
-    every_record : bool
     """
 
     __slots__ = (
@@ -139,7 +124,9 @@ class Cleanup:
         #: Entries that are written during the round are no older than its beginning, except those `moved`.
         self._began = BEFORE_TIME
         self._oldest = END_OF_TIME
+        #: The time from which `run` must be called.
         self.due = NEVER
+        #: Before this time no entry of the state is expired, so that reads need no check.
         self.all_live_until = BEFORE_TIME
         self.every_record = False
 

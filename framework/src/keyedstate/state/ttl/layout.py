@@ -128,7 +128,6 @@ def conversion_between(
 
     Parameters
     ----------
-    kind : StateKind
     old, new : TypeSerializer
         Of the stored forms, each with a time to live or without, and compatible otherwise.
     stamp : int

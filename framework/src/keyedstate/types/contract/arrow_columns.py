@@ -142,11 +142,8 @@ def inferred(values: Sequence[object], arrow_type: pa.DataType, accepted: Any) -
     """Convert values whose Arrow type pyarrow infers, then cast them safely.
 
     With the type at hand pyarrow would truncate (1.5 becomes 1 in an integer column).  `accepted` takes the
-    inferred type and returns whether it may be cast to `arrow_type`.
-
-    Raises
-    ------
-    TypeError, pyarrow.ArrowInvalid
+    inferred type and returns whether it may be cast to `arrow_type`.  TypeError and `pyarrow.ArrowInvalid`
+    escape.
     """
     array = pa.array(values, from_pandas=False)
     if array.type == arrow_type:
@@ -187,12 +184,7 @@ def spread_column(dense: pa.Array, values: Sequence[object]) -> pa.Array:
 
 
 def offsets_of(lengths: Iterable[int], count: int, serializer: object) -> pa.Array:
-    """Return the 32-bit Arrow offsets of `count` consecutive slots.
-
-    Raises
-    ------
-    ColumnSizeError
-    """
+    """Return the 32-bit Arrow offsets of `count` consecutive slots; raises `ColumnSizeError`."""
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(np.fromiter(lengths, np.int64, count), out=offsets[1:])
     if offsets[-1] > np.iinfo(np.int32).max:

@@ -59,17 +59,11 @@ def compose(
 
 
 class CompositeSerializer(ColumnarSerializer[T], Generic[T]):
-    """A serializer made of others.
+    """A serializer made of others."""
 
-    Attributes
-    ----------
-    inners : tuple of TypeSerializer
-        The parts, in a fixed order.
-    inner_names : tuple of str
-        The role of each part, as snapshots and verdicts name it.
-    """
-
+    #: The parts, in a fixed order.
     inners: tuple[TypeSerializer[Any], ...]
+    #: The role of each part, as snapshots and verdicts name it.
     inner_names: tuple[str, ...]
 
     @classmethod
@@ -173,10 +167,6 @@ class ContainerSerializer(CompositeSerializer[T], Generic[T]):
     """A composite whose values are Python containers of exactly one class.
 
     A subclass reads and writes columns without nulls; this class adds the nulls.
-
-    Attributes
-    ----------
-    python_type : type
     """
 
     python_type: type

@@ -81,10 +81,8 @@ def _identity(factory: SerializerFactory) -> str:
 def registration_of(name: str, version: int) -> Registration:
     """Return how a type is read.
 
-    Raises
-    ------
-    UnknownSerializerError
-        For a type that is not registered, or a version newer than the registered one.
+    Raises `UnknownSerializerError` for a type that is not registered, or a version newer than the registered
+    one.
     """
     not_asked = () if name in _registrations else _finder()
     registration = _registrations.get(name)
@@ -96,13 +94,7 @@ def registration_of(name: str, version: int) -> Registration:
 
 
 def check_document(document: object, whole: object, depth: int = 0) -> None:
-    """Check types and versions of a serialized snapshot and of its parts.
-
-    Raises
-    ------
-    UnknownSerializerError, InvalidSnapshotError
-        The latter shows the `whole` document.
-    """
+    """Check types and versions of a serialized snapshot and of its parts; errors show the `whole` document."""
     if not isinstance(document, Mapping):
         raise InvalidSnapshotError(whole, f"an object was expected, found {type(document).__name__}")
     if depth > _MAX_DEPTH:

@@ -91,7 +91,7 @@ _OTHERWISE = (
 
 
 def from_annotation(annotation: Any, where: str = "", within: tuple[type, ...] = ()) -> TypeSerializer[Any]:
-    """Return the type of the values that a Python annotation describes.
+    """Return the type of the values that a Python annotation describes, or raise `UnsupportedTypeError`.
 
     Parameters
     ----------
@@ -102,10 +102,6 @@ def from_annotation(annotation: Any, where: str = "", within: tuple[type, ...] =
         For errors: the owner of the annotation.
     within : tuple of type, optional
         The dataclasses around it.
-
-    Raises
-    ------
-    UnsupportedTypeError
     """
 
     def part(inner: Any) -> TypeSerializer[Any]:

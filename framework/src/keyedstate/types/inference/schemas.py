@@ -181,10 +181,8 @@ def is_spark_type(declared: object) -> bool:
 def from_spark_type(declared: Any) -> TypeSerializer[Any]:
     """Return the type of the values that a Spark type describes; a ``StructType`` gives rows.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        For a type whose values have none, such as intervals of months; a nested one is named.
+    Raises `UnsupportedTypeError` for a type whose values have none, such as intervals of months; a nested one
+    is named.
     """
     return _from_json(declared.jsonValue(), declared.simpleString())
 

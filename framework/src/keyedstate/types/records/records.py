@@ -313,10 +313,7 @@ def dataclass_record(
 
     The name is that of the class in snapshots, by default its module and name.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        For a class whose instances cannot be made from their fields.
+    Raises `UnsupportedTypeError` for a class whose instances cannot be made from their fields.
     """
     own = class_name(cls)
     if cls.__new__ is not object.__new__:

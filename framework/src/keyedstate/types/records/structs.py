@@ -40,14 +40,10 @@ class StructSerializer(FieldsSerializer[T], ContainerSerializer[T], Generic[T]):
     names : tuple of str
     field_serializers : tuple of TypeSerializer
         As declared, one for each name.
-    bare_serializers : tuple of TypeSerializer
-        The same without ``nullable``.
-    may_be_null : tuple of bool
-    make : callable
-        Returns the value with the given fields, in the order of `names`.  The subclass sets a plain function,
-        since every value that is read calls it.
     """
 
+    #: Returns the value with the given fields, in the order of `names`.  The subclass sets a plain function,
+    #: since every value that is read calls it.
     make: Callable[[Sequence[Any]], T]
 
     def __init__(self, names: Sequence[str], fields: Sequence[TypeSerializer[Any]]) -> None:
@@ -56,6 +52,7 @@ class StructSerializer(FieldsSerializer[T], ContainerSerializer[T], Generic[T]):
         if len(self.names) != len(self.field_serializers) or len(set(self.names)) != len(self.names):
             raise ValueError("every field needs a name of its own")
         self.may_be_null = tuple(isinstance(field, NullableSerializer) for field in fields)
+        #: The same without ``nullable``.
         self.bare_serializers = tuple(
             field.inner_serializer if isinstance(field, NullableSerializer) else field for field in fields
         )
@@ -66,10 +63,7 @@ class StructSerializer(FieldsSerializer[T], ContainerSerializer[T], Generic[T]):
     def values_of(self, value: T) -> Sequence[Any]:
         """Return the values of the fields in the order of `names`.
 
-        Raises
-        ------
-        ValueTypeError
-            Where a field is missing.
+        Raises `ValueTypeError` where a field is missing.
         """
 
     @abstractmethod

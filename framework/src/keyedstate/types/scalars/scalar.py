@@ -20,23 +20,15 @@ T = TypeVar("T")
 
 
 class ScalarSerializer(ColumnarSerializer[T], Generic[T]):
-    """A serializer of immutable objects of exactly one Python class.
-
-    Attributes
-    ----------
-    python_type : type
-    constraint : str
-        For errors: the end of "expected INT8 (an int ...".
-    advice : sequence of (type or tuple of types, str)
-        The way out for values of other classes.
-    advice_within : str
-        The way out for a value of the class itself that does not fulfil the constraint.
-    """
+    """A serializer of immutable objects of exactly one Python class."""
 
     immutable = True
     python_type: type
+    #: For errors: the end of "expected INT8 (an int ...".
     constraint: str
+    #: The way out for values of other classes.
     advice: Sequence[tuple[type | tuple[type, ...], str]] = ()
+    #: The way out for a value of the class itself that does not fulfil the constraint.
     advice_within: str = ""
 
     @abstractmethod

@@ -50,10 +50,7 @@ def write_string(value: str | None, out: DataOutputView) -> None:
     The number of UTF-16 units plus one, 0 for None, then each unit; all in groups of seven bits, the lowest
     first.
 
-    Raises
-    ------
-    UnicodeEncodeError
-        For a lone surrogate.
+    Raises `UnicodeEncodeError` for a lone surrogate.
     """
     if value is None:
         out.write_byte(0)
@@ -75,12 +72,7 @@ def write_string(value: str | None, out: DataOutputView) -> None:
 
 
 def read_string(source: DataInputView) -> str | None:
-    """Read what `write_string` wrote.
-
-    Raises
-    ------
-    CorruptDataError
-    """
+    """Read what `write_string` wrote; raises `CorruptDataError`."""
     count = source.read_var_int() - 1
     if count < 0:
         return None

@@ -39,24 +39,16 @@ _BOUNDS = ("sessions", "start", "end", "due")
 
 @dataclass
 class _Sessions:
-    """Sessions of some keys, as columns.
+    """Sessions of some keys, as columns."""
 
-    Attributes
-    ----------
-    owners : ndarray of int64
-        The place of each session's key.
-    starts, ends : ndarray of int64
-    due : ndarray of int64
-        When a timer must look at it: at its last millisecond, and once it has fired, at the end of the
-        allowed lateness.
-    parts : list of Part
-        The parts of the accumulators.
-    """
-
+    #: The place of each session's key.
     owners: Integers
     starts: Integers
     ends: Integers
+    #: When a timer must look at it: at its last millisecond, and once it has fired, at the end of the allowed
+    #: lateness.
     due: Integers
+    #: The parts of the accumulators.
     parts: list[Part]
 
     def take(self, places: npt.NDArray[Any]) -> _Sessions:

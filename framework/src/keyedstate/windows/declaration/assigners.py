@@ -105,12 +105,7 @@ class TimeAssigner(WindowAssigner[TimeWindow]):
         return EventTimeTrigger() if self.is_event_time else ProcessingTimeTrigger()
 
     def time_of(self, timestamp: int | None, context: AssignerContext) -> int:
-        """Return the time by which a row is assigned.
-
-        Raises
-        ------
-        MissingTimestampError
-        """
+        """Return the time by which a row is assigned; raises `MissingTimestampError`."""
         if not self.is_event_time:
             return context.current_processing_time
         if timestamp is None:

@@ -39,10 +39,8 @@ def check_instance(kind: type, part: str, given: object, noun: str, example: str
 
     Parameters
     ----------
-    kind : type
     part : str
         What it is given for, such as "the evictor".
-    given : object
     noun : str
         What the kind is called.
     example : str

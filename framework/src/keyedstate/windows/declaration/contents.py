@@ -17,14 +17,9 @@ CONTENTS = "window-contents"
 
 
 class WindowContents(ABC):
-    """How the rows of a window are kept, and what its function is called with.
+    """How the rows of a window are kept, and what its function is called with."""
 
-    Attributes
-    ----------
-    can_merge : bool
-        Whether the contents of two windows can become those of one.
-    """
-
+    #: Whether the contents of two windows can become those of one.
     can_merge: bool = True
 
     @abstractmethod
@@ -56,10 +51,7 @@ class AllRows(WindowContents):
 class ReducedRows(WindowContents):
     """The rows reduced to one by a function of two (Flink's ``ReduceFunction``).
 
-    Raises
-    ------
-    InvalidWindowError
-        For what is no function.
+    Raises `InvalidWindowError` for what is no function.
     """
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
@@ -76,10 +68,7 @@ class ReducedRows(WindowContents):
 class AggregatedRows(WindowContents):
     """The rows in an accumulator; the function is called with its result.
 
-    Raises
-    ------
-    InvalidWindowError, InvalidDescriptorError
-        For what is no aggregate function, or no type.
+    Raises `InvalidWindowError` and `InvalidDescriptorError` for what is no aggregate function, or no type.
     """
 
     def __init__(

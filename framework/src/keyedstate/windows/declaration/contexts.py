@@ -102,28 +102,20 @@ class WindowContext(EvictorContext):
 
         The function must remove it in `ProcessWindowFunction.clear`.
 
-        Raises
-        ------
-        InvalidWindowError
-            Where windows merge, and for a name that windows use themselves, such as ``window-contents``.
+        Raises `InvalidWindowError` where windows merge, and for a name that windows use themselves, such as
+        ``window-contents``.
         """
 
     @abstractmethod
     def global_state(self, descriptor: StateDescriptor[H] | H) -> H:
         """Return state of the current key, which all of its windows share.
 
-        Raises
-        ------
-        InvalidWindowError
-            As `window_state`.
+        Raises `InvalidWindowError` as `window_state`.
         """
 
     @abstractmethod
     def output(self, name: str, row: Any) -> None:
         """Emit a row to a side output.
 
-        Raises
-        ------
-        InvalidWindowError
-            For a side output that was not declared.
+        Raises `InvalidWindowError` for a side output that was not declared.
         """

@@ -20,19 +20,12 @@ class WindowDefinition:
     """Which windows rows belong to, when these fire, and what they keep (Flink's ``WindowedStream``).
 
     Every method that is given something unusable raises `InvalidWindowError`.
-
-    Attributes
-    ----------
-    assigner : WindowAssigner
-    trigger : Trigger
-    evictor : Evictor or None
-    allowed_lateness : int
-        How long a window is kept after its end, in milliseconds of event time.
     """
 
     assigner: WindowAssigner[Any]
     trigger: Trigger[Any]
     evictor: Evictor[Any] | None = None
+    #: How long a window is kept after its end, in milliseconds of event time.
     allowed_lateness: int = 0
 
     @classmethod

@@ -17,15 +17,13 @@ class SkippedRows:
 
     Attributes
     ----------
-    side_outputs : mapping
-        All declared side outputs by name.
-    late : str or None
-        The side output of late rows; None to drop them.
     missing : {FAIL, DROP, MISSING}
         What is done with a row without event time; constants of `keyedstate.runtime.event_time`.
     """
 
+    #: All declared side outputs by name.
     side_outputs: Mapping[str, Any]
+    #: The side output of late rows; None to drop them.
     late: str | None
     missing: str
 

@@ -228,10 +228,7 @@ class EndOfStreamTrigger(Trigger[Any]):
 def named_within(prefix: str, descriptor: StateDescriptor[H] | H) -> StateDescriptor[H]:
     """Return the same state under a name with a prefix.
 
-    Raises
-    ------
-    InvalidWindowError
-        For what is no declaration.
+    Raises `InvalidWindowError` for what is no declaration.
     """
     if not isinstance(descriptor, StateDescriptor):
         raise InvalidWindowError(

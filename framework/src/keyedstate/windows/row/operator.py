@@ -43,7 +43,6 @@ class WindowOperator:
 
     Parameters
     ----------
-    definition, contents, function, backend, timers
     element_type : TypeSerializer
         The type of rows.
     emit : callable
@@ -52,11 +51,6 @@ class WindowOperator:
         Called with the name of a side output and a row for it.
     late : callable
         Called with a row that is too late for all of its windows.
-
-    Attributes
-    ----------
-    merging : MergingWindowAssigner or None
-        The assigner, where windows may become one.
     """
 
     def __init__(
@@ -75,6 +69,7 @@ class WindowOperator:
         definition.check_contents(contents)
         assigner = definition.assigner
         self._assigner = assigner
+        #: The assigner, where windows may become one.
         self.merging = assigner if isinstance(assigner, MergingWindowAssigner) else None
         self._in_event_time = assigner.is_event_time
         self._lateness = definition.allowed_lateness
@@ -104,12 +99,7 @@ class WindowOperator:
     # -- rows ---------------------------------------------------------------------------------------------
 
     def process(self, row: Any, timestamp: int | None) -> None:
-        """Add a row of the current key, with its event time in milliseconds, to its windows.
-
-        Raises
-        ------
-        MissingTimestampError, InvalidWindowError
-        """
+        """Add a row of the current key, with its event time in milliseconds, to its windows."""
         windows = self._assigner.assign_windows(row, timestamp, self._ctx)
         if self.merging is None:
             skipped = True
