@@ -94,7 +94,7 @@ def registration_of(name: str, version: int) -> Registration:
 
 
 def check_document(document: object, whole: object, depth: int = 0) -> None:
-    """Check types and versions of a serialized snapshot and of its parts; errors show the `whole` document."""
+    """Check types and versions of a serialized snapshot and its parts; errors show the `whole` document."""
     if not isinstance(document, Mapping):
         raise InvalidSnapshotError(whole, f"an object was expected, found {type(document).__name__}")
     if depth > _MAX_DEPTH:
