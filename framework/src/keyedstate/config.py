@@ -149,20 +149,13 @@ class _Setting:
 class Settings:
     """The options that were set, and where; values are parsed when they are read with ``[]``.
 
+    They come from a mapping of option names without prefix, Spark's configuration and environment variables,
+    of which those without our prefix are ignored, and a TOML file with a table ``[keyedstate]``, where nested
+    tables and dotted keys both work.
+
     Raises `UnknownOptionError` where a declared option is misspelt. A name with a dot whose first word begins
     no declared option may belong to a plugin: `plugin_options` checks it when the plugins are known. Raises
     `ConfigError` where the TOML file cannot be read.
-
-    Parameters
-    ----------
-    explicit : mapping, optional
-        Option names without prefix to values.
-    spark : mapping, optional
-        Spark's configuration; keys without our prefix are ignored.
-    environ : mapping, optional
-        Environment variables; those without our prefix are ignored.
-    toml : Path, optional
-        A TOML file with a table ``[keyedstate]``; nested tables and dotted keys both work.
     """
 
     #: The options that exist without any plugin; a subclass names them.
@@ -220,15 +213,9 @@ class Settings:
     ) -> dict[str, Any]:
         """Return the values of one backend's options, and check the names of all plugin options.
 
-        Raises `UnknownOptionError` where a name belongs to no installed plugin.
-
-        Parameters
-        ----------
-        installed : callable
-            Returns the options of every installed backend by its name, None for an unusable one.
-        backend : str
-            The chosen one.  The values of other backends' options are not checked: switching the backend must
-            not make a configuration invalid.
+        `installed` returns the options of every installed backend by its name, None for an unusable one. The
+        values of other backends' options are not checked: switching the backend must not make a configuration
+        invalid. Raises `UnknownOptionError` where a name belongs to no installed plugin.
         """
         options = {name: plugin for name, plugin in installed().items() if plugin is not None}
         # The options of an unusable plugin are unknown, and the chosen one must work nevertheless.

@@ -78,16 +78,10 @@ KeyGroupRange.EMPTY = KeyGroupRange(0, -1)
 
 
 class KeyGroupRangeOffsets:
-    """One offset, such as a position in a file, for each key group of a range.
+    """One offset, such as a position in a file, for each key group of a range; all 0 if not given.
 
     Iteration yields ``(key group, offset)`` in ascending order; ``offsets[key_group]`` reads and sets one.
-
     Raises `KeyGroupError` if the number of offsets is not the number of key groups.
-
-    Parameters
-    ----------
-    offsets : sequence of int, optional
-        One offset per key group, in order; all 0 if not given.
     """
 
     __slots__ = ("_offsets", "_range")

@@ -162,12 +162,8 @@ class Backend:
 class PluginRegistry:
     """The plugins of one process, each imported when it is needed: a broken one affects jobs that choose it.
 
-    Parameters
-    ----------
-    config : Configuration
-        Names the backend, the allowed and denied plugins, and the modules to register.
-    installed : callable, optional
-        Returns the entry points; by default those of the environment.
+    The configuration names the backend, the allowed and denied plugins, and the modules to register. The
+    entry points are those of the environment unless `installed` returns others.
     """
 
     def __init__(

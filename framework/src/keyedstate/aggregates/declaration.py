@@ -151,18 +151,9 @@ def of_column(
     bind: Callable[[str, tuple[str, ...], pa.DataType], BoundAggregate],
     detail: str = "",
 ) -> Aggregate:
-    """Return an aggregate of one column.
+    """Return an aggregate of one column for the function that the user called; `bind` takes one Arrow type.
 
     Raises `InvalidAggregateError` for what is no name of a column.
-
-    Parameters
-    ----------
-    function : str
-        The name of the function that the user called.
-    bind : callable
-        As in `Aggregate`, but takes one Arrow type.
-    detail : str
-        As in `Aggregate`.
     """
     check_column(function, column)
     return Aggregate(

@@ -94,14 +94,8 @@ def _parts(addresses: list[bytes], size: int) -> Iterator[list[bytes]]:
 class OrderedVisitor(IncrementalVisitor[Any, Any, Any]):
     """Walks in the order of rows, so that between two steps it keeps a position only.
 
-    Raises `ValueError` if `batch_size` is below 1.
-
-    Parameters
-    ----------
-    entries : callable
-        Returns the entries from a row's key on.
-    group_of : callable
-        Returns the key group of an address.
+    `entries` returns the entries from a row's key on, `group_of` the key group of an address. Raises
+    ValueError for steps of less than one entry.
     """
 
     def __init__(

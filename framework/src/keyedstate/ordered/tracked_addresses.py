@@ -100,15 +100,10 @@ class TrackedKeys(TrackedAddresses[Any]):
 
 
 class TrackedRows(TrackedAddresses[bytes]):
-    """Touched addresses of a table that has to look up whether an address has an entry.
+    """Touched addresses of a table that has to look up whether an address has an entry, with `exist`.
 
     While epochs are tracked, an address is looked up when it is first touched, and the number of entries is
-    known from then on.  Without epochs nothing is looked up, and a change makes the number unknown.
-
-    Parameters
-    ----------
-    exist : callable
-        Looks up which of several addresses have an entry.
+    known from then on. Without epochs nothing is looked up, and a change makes the number unknown.
     """
 
     def __init__(self, exist: Callable[[Sequence[bytes]], list[bool]]) -> None:

@@ -10,24 +10,14 @@ from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 
 class TimerClock:
-    """The times by which timers fire.
-
-    Parameters
-    ----------
-    backend : KeyedStateBackend
-        Its clock gives processing time until one is set.
-
-    Attributes
-    ----------
-    ending : bool
-        Whether the timers at the end of time are firing; registering is ignored then.
-    event_time_over : bool
-        Whether the input has ended, so that timers see the final watermark.  States do not, because what
-        expires in event time would be gone before the last timers can read it.
-    """
+    """The times by which timers fire; the backend's clock gives processing time until one is set."""
 
     def __init__(self, backend: KeyedStateBackend) -> None:
-        self.ending = self.event_time_over = False
+        #: Whether the timers at the end of time are firing; registering is ignored then.
+        self.ending = False
+        #: Whether the input has ended, so that timers see the final watermark.  States do not, because what
+        #: expires in event time would be gone before the last timers can read it.
+        self.event_time_over = False
         self._backend = backend
         self._processing_time: int | None = None
 

@@ -44,12 +44,8 @@ class EpochClock:
         """Return the processing time of the epoch: the time at which the attempt began.
 
         A repeated attempt has a later one, which is correct, since output and state are committed together.
-
-        Parameters
-        ----------
-        stored_ms : int or None
-            The processing time of the epoch before, which is the least one of this epoch.  A time that is
-            further ahead than `max_skew_ms` comes from a wrong clock and is limited to that.
+        The time of the epoch before is the least one of this epoch, but one that is further ahead than
+        `max_skew_ms` comes from a wrong clock and is limited to that.
         """
         now = self.machine_ms + self.correction_ms
         if stored_ms is None:

@@ -20,13 +20,8 @@ _MANY_CALLS = 16
 class HeapTimerQueue(TimerQueue):
     """For each time and namespace the keys, and a heap of times (Flink's ``HeapPriorityQueueSet``).
 
-    Parameters
-    ----------
-    table : StateTable, optional
-        Its namespaces are those of `table_namespace`.  Without a table all timers are in memory, until
-        `take_all` takes them.
-    bare : bool
-        Whether namespaces of the table are times alone.
+    The namespaces of the table are those of `table_namespace`, times alone if `bare`. Without a table all
+    timers are in memory, until `take_all` takes them.
     """
 
     # A timer is in `_stored` if the table has it too, else in `_unwritten`.  `_removed` has the timers that

@@ -18,18 +18,9 @@ _MOST_CHANGES = 1 << 16
 class OrderedTimerQueue(TimerQueue):
     """The timers of a table that returns them in the order of time, and the changes since it was written.
 
-    Raises `TypeError` where the table is no `TimerTable`, although its backend claims to have such ones.
-
-    Parameters
-    ----------
-    table : StateTable
-        It is a `TimerTable` too; its namespaces are those of `table_namespace`.
-    bare : bool
-        Whether namespaces of the table are times alone.
-    ahead : int
-        Stored timers of each key group that are in memory at most.
-    most_changes : int
-        Changes that are in memory at most.
+    The namespaces of the table are those of `table_namespace`, times alone if `bare`. In memory are at most
+    `ahead` stored timers of each key group, and `most_changes` changes. Raises TypeError where the table is
+    no `TimerTable`, although its backend claims to have such ones.
     """
 
     # A timer exists if it is in `_new`, or if the table has it and it is not in `_stored.removed`.  `add`

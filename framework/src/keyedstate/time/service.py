@@ -172,21 +172,13 @@ class TimerService:
     def register_event_time_timers(
         self, keys: Iterable[Any], key_groups: KeyGroupColumn, namespaces: Any, times: TimeColumn
     ) -> None:
-        """Register a timer of each of several keys; the current key is not used.
+        """Register a timer of each of several keys, which may repeat; the current key is not used.
 
-        Raises `InvalidTimerTimeError`, `InvalidTimerNamespaceError` and `NoEventTimeError`; `ValueTypeError`
-        and `ValueError` as `KeyContext.locate`, and for columns of unequal length; no timer is registered.
+        Namespaces and times are one for all, or a list or array with one of each. One time in one namespace
+        costs little more than updating a set.
 
-        Parameters
-        ----------
-        keys : iterable
-            A key may come more than once.
-        key_groups : sequence of int, ndarray of integers, or None
-            The key group of each key; None to have them computed.
-        namespaces : object or list
-            One for all, or a list with one of each.
-        times : int, sequence or ndarray of int
-            One for all, or one of each.  One time in one namespace costs little more than updating a set.
+        Raises `InvalidTimerTimeError`, `InvalidTimerNamespaceError`, `NoEventTimeError`, and ValueTypeError
+        or ValueError as `KeyContext.locate` and for columns of unequal length; no timer is registered then.
         """
         if not self._has_event_time:
             raise NoEventTimeError(self.name)

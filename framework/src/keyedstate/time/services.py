@@ -15,11 +15,8 @@ from keyedstate.types import VOID, TypeSerializer
 class TimerServices:
     """All timer services over one keyed backend (Flink's ``InternalTimeServiceManager``).
 
-    Parameters
-    ----------
-    backend : KeyedStateBackend
-        It has one `TimerServices` at a time: another one replaces the first, whose timers are lost unless
-        they were captured.
+    A backend has one `TimerServices` at a time: another one replaces the first, whose timers are lost unless
+    they were captured.
     """
 
     def __init__(self, backend: KeyedStateBackend) -> None:
@@ -35,17 +32,11 @@ class TimerServices:
         target: TimerTarget,
         namespace_serializer: TypeSerializer[Any] = VOID,
     ) -> TimerService:
-        """Return the service of a name with its restored timers; create it at the first call.
+        """Return the service of a name with its restored timers, whose target is `target` from now on.
 
-        Raises `InvalidTimerNamespaceError` where the service has another type of namespaces;
+        The first call creates it; without a serializer `VOID_NAMESPACE` is the only namespace. Raises
+        `InvalidTimerNamespaceError` where the service has another type of namespaces, and
         `StateMigrationError` where restored timers have keys or namespaces of another type (TM-14).
-
-        Parameters
-        ----------
-        target : TimerTarget
-            Called for the service's timers from now on.
-        namespace_serializer : TypeSerializer, optional
-            Without it `VOID_NAMESPACE` is the only namespace.
         """
         known = self._services.get(name)
         if known is None:

@@ -53,16 +53,9 @@ class _Group:
 
 
 class StoredTimers:
-    """The timers of a table.
+    """The timers of a table, in those key groups of which it may have timers.
 
-    Parameters
-    ----------
-    key_groups : iterable of int
-        Those of which the table may have timers.
-    bare : bool
-        Whether namespaces of the table are times alone.
-    ahead : int
-        Timers of a key group that are in memory at most.
+    At most `ahead` of each key group are in memory. The namespaces of the table are times alone if `bare`.
     """
 
     def __init__(

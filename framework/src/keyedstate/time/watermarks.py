@@ -42,17 +42,10 @@ def watermark_of_inputs(
 ) -> int:
     """Return the watermark of several inputs: the least of those that are active (``StatusWatermarkValve``).
 
-    Parameters
-    ----------
-    delay_ms : mapping of str to int
-        How late rows of an input may be, compared with others of the same input.
-    idle_ms : mapping of str to int or None
-        An input without rows for longer is idle and is left out; None where it never is.
-    now : int
-        The processing time, which decides what is idle.
-    before : int
-        The watermark so far, which never goes back.  An input behind it, because it was idle or is new, is
-        left out until it has caught up.
+    Rows of an input are late by at most its `delay_ms`, compared with others of it. An input without rows for
+    longer than its `idle_ms`, at the processing time `now`, is idle and is left out; with None it never is.
+    The watermark never goes back from the one `before`: an input behind that, because it was idle or is new,
+    is left out until it has caught up.
     """
     marks = {
         name: bounded_out_of_orderness(input_.largest_event_time, delay_ms[name])

@@ -21,14 +21,7 @@ MAX_KEY_BYTES = 16
 class ColumnOrder:
     """The order of rows by several columns, of which the first that differs decides.
 
-    Raises `UnorderedTypeError` for a type without an order.
-
-    Parameters
-    ----------
-    types : sequence of TypeSerializer
-        Of the columns.
-    descending : sequence of bool, optional
-        Which columns descend; none by default.
+    No column descends by default. Raises `UnorderedTypeError` for a type without an order.
     """
 
     def __init__(
@@ -71,16 +64,8 @@ class ColumnOrder:
 class RecordOrder(Generic[T]):
     """The order of records, and how a sorter writes and reads them.
 
-    Raises `UnorderedTypeError` for a type without an order.
-
-    Parameters
-    ----------
-    serializer : TypeSerializer
-        Of the records.
-    key : callable, optional
-        Returns what a record is sorted by; the record itself by default.
-    key_type : TypeSerializer, optional
-        Of what `key` returns.
+    `key` returns what a record is sorted by, of the type `key_type`; the record itself by default. Raises
+    `UnorderedTypeError` for a type without an order.
     """
 
     def __init__(

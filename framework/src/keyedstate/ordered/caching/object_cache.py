@@ -77,17 +77,8 @@ class ObjectMemory:
 class EntryCache:
     """Two generations of entries: a use moves an entry to the younger one, the older one is dropped whole.
 
-    For the owner thread of a table.
-
-    Parameters
-    ----------
-    write : callable
-        Takes keys, their key groups and their cached values, and writes the rows.
-
-    Attributes
-    ----------
-    room : int
-        The number of entries of `young` above which `fit` has to be called.
+    For the owner thread of a table. `write` takes keys, their key groups and their cached values, and writes
+    the rows. Above `room` entries of `young`, `fit` has to be called.
     """
 
     def __init__(

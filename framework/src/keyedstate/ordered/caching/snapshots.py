@@ -26,14 +26,8 @@ _NAMESPACE, _KEY = itemgetter(0), itemgetter(1)
 class CachedEntries(TableSnapshot[Any, Any, Any]):
     """The entries of a copy of rows, with cached entries in the place of outdated rows.
 
-    Parameters
-    ----------
-    codec : ValueCodec
-        For the thread that reads.
-    by_key : bool
-        Whether `keys` are keys; otherwise pairs of a namespace and a key.
-    keys, key_groups, values : list
-        The cached entries.
+    The codec is for the thread that reads. Unless `by_key`, the cached keys are pairs of a namespace and a
+    key.
     """
 
     def __init__(
@@ -99,14 +93,8 @@ class CachedEntries(TableSnapshot[Any, Any, Any]):
 class CachedChanges(TableChanges[Any, Any, Any]):
     """The keys that epochs have touched, with their values; those not cached are read on demand.
 
-    Parameters
-    ----------
-    codec : ValueCodec
-        For the thread that reads.
-    copy : RowCopy or None
-        Contains the values that are None in `values`.
-    codes : ndarray of int64
-        As `TrackedKeys` gives them.
+    The codec is for the thread that reads. The copy of the rows contains the values that are None in
+    `values`; `codes` are those of `TrackedKeys`.
     """
 
     def __init__(

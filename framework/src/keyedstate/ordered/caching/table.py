@@ -36,17 +36,10 @@ U = TypeVar("U")
 
 
 class CachedValueTable(ValueTable[K, N, V]):
-    """Value, reducing and aggregating state whose values are immutable.
+    """Value, reducing and aggregating state whose values are immutable; values and keys have a weight.
 
-    Rows are older than the dirty entries of the cache.  What reads rows writes these first, or puts them over
+    Rows are older than the dirty entries of the cache. What reads rows writes these first, or puts them over
     the rows.
-
-    Parameters
-    ----------
-    meta : StateMeta
-        Its types of values and keys have a weight (`weight_of`).
-    memory : ObjectMemory
-        Shared with other caches.
     """
 
     def __init__(

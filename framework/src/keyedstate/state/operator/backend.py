@@ -118,19 +118,11 @@ class _State:
 
 
 class OperatorStateBackend:
-    """The operator states of one task.
+    """The operator states of one task; everything but `SnapshotTask.run` belongs to one owner thread.
 
-    Everything but `SnapshotTask.run` belongs to one owner thread.
-
-    Raises `StateKindMismatchError` where tasks have written states of two kinds under one name.
-
-    Parameters
-    ----------
-    restored : iterable of (OperatorStateMeta, sequence of EntryBatch)
-        This task's part of a checkpoint, as `keyedstate.checkpoint.read_operator_state` returns it.  Pieces
-        of one list are in its order.
-    generic_types : bool, default True
-        The option ``types.generic``: whether states with pickled values may be registered.
+    `restored` is this task's part of a checkpoint, as `keyedstate.checkpoint.read_operator_state` returns it,
+    with the pieces of one list in its order. `generic_types` is the option ``types.generic``. Raises
+    `StateKindMismatchError` where tasks have written states of two kinds under one name.
     """
 
     def __init__(self, restored: Iterable[RestoredOperatorState] = (), *, generic_types: bool = True) -> None:

@@ -41,12 +41,7 @@ class OperatorStateAccessor:
 
 
 class OperatorStateDescriptor(Declaration[A], ABC, Generic[A]):
-    """A declared operator state: a class attribute of a process function, or registered in its ``open``.
-
-    Attributes
-    ----------
-    name : str
-    """
+    """A declared operator state: a class attribute of a process function, or registered in its ``open``."""
 
     def __init__(self, meta: OperatorStateMeta) -> None:
         super().__init__(meta.name)

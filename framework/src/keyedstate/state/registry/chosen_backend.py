@@ -14,13 +14,7 @@ from keyedstate.types import TypeSerializer
 
 @dataclass(frozen=True)
 class ChosenBackend:
-    """A backend, its options, and the options of states on every backend.
-
-    Attributes
-    ----------
-    timer_queue : {"auto", "heap", "ordered"}
-        The option ``timers.queue``.
-    """
+    """A backend, its options, and the options of states on every backend."""
 
     backend: Backend
     #: The plugin's options, as `Configuration.plugin_options` returns them.
@@ -29,6 +23,7 @@ class ChosenBackend:
     generic_types: bool = True
     #: How accesses to states are sampled; None for not at all.
     latency: LatencySampling | None = None
+    #: The option ``timers.queue``: ``auto``, ``heap`` or ``ordered``.
     timer_queue: str = "auto"
 
 

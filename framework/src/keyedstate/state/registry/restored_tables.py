@@ -69,18 +69,11 @@ def adopt(
     """Return the table with which a restored state continues, with the types that the program declares.
 
     Restored objects were read without the user's classes and are converted
-    (`TypeSerializer.conversion_from`).  Bytes stay as they are where the types are the same.
+    (`TypeSerializer.conversion_from`). Bytes stay as they are where the types are the same. `meta` is what
+    `adapted` returns, `stamp` that of `conversion_between`, and `create_table` makes an empty table of
+    `meta`.
 
     Raises `StateConversionError` where a value cannot be converted; the table is unchanged.
-
-    Parameters
-    ----------
-    meta : StateMeta
-        As `adapted` returns it.
-    stamp : int
-        As of `conversion_between`.
-    create_table : callable
-        Makes an empty table of `meta`.
     """
     old = table.meta
     if isinstance(table, RewritingTable):

@@ -15,19 +15,8 @@ class SerializerProvider:
     """The serializers of one part of a state: of its keys, namespaces or values.
 
     Each is set once, in either order: the restored one first, before the program registers the state (Flink's
-    lazy provider), or the registered one first (the eager one).
-
-    Parameters
-    ----------
-    state, part : str
-        For errors: the state's name, and ``key``, ``namespace``, ``value`` and so on.
-    restored : TypeSerializer, optional
-        From the snapshot of the one that wrote the state.
-    registered : TypeSerializer, optional
-        The one that the running program declares.
-    may_migrate : bool, default True
-        Whether old values may be rewritten in another form.  Keys and namespaces may not: entries are found
-        by them.
+    lazy provider), or the registered one first (the eager one). Unless `may_migrate`, old values may not be
+    rewritten in another form: entries are found by keys and namespaces.
     """
 
     def __init__(

@@ -126,13 +126,8 @@ def conversion_between(
 ) -> Callable[[Any], Any] | None:
     """Return the conversion from the restored stored form of a state to the declared one, if it needs one.
 
-    Parameters
-    ----------
-    old, new : TypeSerializer
-        Of the stored forms, each with a time to live or without, and compatible otherwise.
-    stamp : int
-        The time of everything whose time is unknown: of state that had no time to live, or one by another
-        clock.
+    Each form has a time to live or none, and they are compatible otherwise. Everything whose time is unknown
+    gets the time `stamp`: state that had no time to live, or one by another clock.
     """
     was_timed, is_timed = isinstance(old, TimedSerializer), isinstance(new, TimedSerializer)
     if isinstance(old, TimedSerializer) and isinstance(new, TimedSerializer) and old.clock == new.clock:

@@ -42,15 +42,7 @@ _STAMP_BYTES = Struct(">q").pack
 
 
 class TimedSerializer(ContainerSerializer[T], Generic[T]):
-    """What the serializers of values with timestamps share: the plain parts, and the name of the clock.
-
-    Parameters
-    ----------
-    *parts : TypeSerializer
-        Of the plain value.
-    clock : str
-        The name of the clock of the timestamps; snapshots have it.
-    """
+    """What the serializers of values with timestamps share: the plain parts, and the name of their clock."""
 
     clock: str
     #: Of the value without timestamps.

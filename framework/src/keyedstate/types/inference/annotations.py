@@ -93,15 +93,9 @@ _OTHERWISE = (
 def from_annotation(annotation: Any, where: str = "", within: tuple[type, ...] = ()) -> TypeSerializer[Any]:
     """Return the type of the values that a Python annotation describes, or raise `UnsupportedTypeError`.
 
-    Parameters
-    ----------
-    annotation : object
-        ``int``, ``list[str]``, ``Optional[float]``, a dataclass, an enum ...; ``Annotated[...]`` with a type
-        of this package is that type.
-    where : str, optional
-        For errors: the owner of the annotation.
-    within : tuple of type, optional
-        The dataclasses around it.
+    ``int``, ``list[str]``, ``Optional[float]``, a dataclass, an enum ...; ``Annotated[...]`` with a type of
+    this package is that type. `where` names the owner of the annotation in errors; `within` are the
+    dataclasses around it.
     """
 
     def part(inner: Any) -> TypeSerializer[Any]:

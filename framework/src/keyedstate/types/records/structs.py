@@ -34,12 +34,6 @@ class StructSerializer(FieldsSerializer[T], ContainerSerializer[T], Generic[T]):
     """Values with named fields, each of which may be None where its type is ``nullable(...)``.
 
     The binary layouts mark a None themselves; `bare_serializers` write the other values.
-
-    Attributes
-    ----------
-    names : tuple of str
-    field_serializers : tuple of TypeSerializer
-        As declared, one for each name.
     """
 
     #: Returns the value with the given fields, in the order of `names`.  The subclass sets a plain function,

@@ -35,17 +35,7 @@ def check_delta(part: str, threshold: object, delta_function: object) -> None:
 
 
 def check_instance(kind: type, part: str, given: object, noun: str, example: str) -> None:
-    """Refuse what is of another kind.
-
-    Parameters
-    ----------
-    part : str
-        What it is given for, such as "the evictor".
-    noun : str
-        What the kind is called.
-    example : str
-        How one is made.
-    """
+    """Refuse what is given for a part, such as "the evictor", and is of another kind than `noun` names."""
     if not isinstance(given, kind):
         raise InvalidWindowError(
             part, f"it is {given!r}, which is no {noun}{forgotten_call(given)}", f"Give one as {example}."

@@ -13,18 +13,13 @@ from keyedstate.runtime.functions.keyed import Context
 
 @dataclass(frozen=True)
 class SkippedRows:
-    """What is done with rows that no window takes.
-
-    Attributes
-    ----------
-    missing : {FAIL, DROP, MISSING}
-        What is done with a row without event time; constants of `keyedstate.runtime.event_time`.
-    """
+    """What is done with rows that no window takes."""
 
     #: All declared side outputs by name.
     side_outputs: Mapping[str, Any]
     #: The side output of late rows; None to drop them.
     late: str | None
+    #: What is done with a row without event time: FAIL, DROP or MISSING of `keyedstate.runtime.event_time`.
     missing: str
 
     def put_late(self, ctx: Context, rows: Any, count: int = 1) -> None:

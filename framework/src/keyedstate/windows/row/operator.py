@@ -41,16 +41,8 @@ def check_state_name(name: str) -> None:
 class WindowOperator:
     """Runs windows over the rows of the keys of one task.
 
-    Parameters
-    ----------
-    element_type : TypeSerializer
-        The type of rows.
-    emit : callable
-        Called with the rows of a firing.
-    output : callable
-        Called with the name of a side output and a row for it.
-    late : callable
-        Called with a row that is too late for all of its windows.
+    It calls `emit` with the rows of a firing, `output` with the name of a side output and a row for it, and
+    `late` with a row that is too late for all of its windows.
     """
 
     def __init__(
