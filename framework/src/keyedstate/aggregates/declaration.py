@@ -26,24 +26,11 @@ Part = list[Any]
 
 
 class BoundAggregate(ABC):
-    """An aggregate of columns whose types are known.
+    """An aggregate of columns whose types are known."""
 
-    Attributes
-    ----------
-    name : str
-        What is computed, ``sum(amount)``; a checkpoint stores the accumulator under this name.
-    columns : tuple of str
-        The columns that it reads.
-    parts : mapping
-        The types of the accumulator's parts by name; the name of a single part is empty.
-    result_type : pyarrow.DataType
-    never_null : bool
-        Whether the result is never null.
-    by_columns : bool
-        Whether the parts may be columns of numbers, so that the three methods on columns may be called.
-    """
-
+    #: Whether the result is never null.
     never_null: bool = False
+    #: Whether the parts may be columns of numbers, so that the three methods on columns may be called.
     by_columns: bool = False
 
     def __init__(
@@ -53,8 +40,11 @@ class BoundAggregate(ABC):
         parts: Mapping[str, TypeSerializer[Any]],
         result_type: pa.DataType,
     ) -> None:
+        #: What is computed, ``sum(amount)``; a checkpoint stores the accumulator under this name.
         self.name = name
+        #: The columns that it reads.
         self.columns = columns
+        #: The types of the accumulator's parts by name; the name of a single part is empty.
         self.parts = parts
         self.result_type = result_type
 
@@ -77,10 +67,7 @@ class BoundAggregate(ABC):
     def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
         """Return stored parts merged with those of later rows, as `merge` does.
 
-        Raises
-        ------
-        TooLargeError
-            Where a whole number is beyond 64 bits.
+        Raises `TooLargeError` where a whole number is beyond 64 bits.
         """
         raise NotImplementedError
 

@@ -30,19 +30,8 @@ OUTPUT_ROWS = 65_536
 class Aggregation(VectorizedProcessFunction):
     """Keeps accumulators per key, and yields once per epoch the results of each key that had rows.
 
-    Parameters
-    ----------
-    key_columns : sequence of str
-    types : mapping
-        The Arrow types of the columns by name.
-    aggregates : mapping
-        By the names of the output columns.
-    ttl : Ttl, optional
-        How long the accumulators of a key live after its last row.
-
-    Raises
-    ------
-    InvalidAggregateError
+    The types are those of the columns, and the aggregates are named as the output columns. The accumulators
+    of a key live for `ttl` after its last row. Raises `InvalidAggregateError`.
     """
 
     # Sums are exact below twice as many rows.
@@ -128,10 +117,7 @@ class Aggregation(VectorizedProcessFunction):
     ) -> list[Column]:
         """Merge rows into their entries and return the new parts.
 
-        Raises
-        ------
-        AggregateOverflowError
-            Where a sum is beyond its type; no entry is changed then.
+        Raises `AggregateOverflowError` where a sum is beyond its type; no entry is changed then.
         """
         old = entries.read()
         now: list[Column] = []

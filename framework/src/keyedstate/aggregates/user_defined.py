@@ -33,6 +33,8 @@ def aggregate_with(
 
     The values of one key in a batch go into a new accumulator, which is merged into the stored one.
 
+    Raises `InvalidAggregateError`.
+
     Parameters
     ----------
     function : keyedstate.state.AggregateFunction
@@ -46,10 +48,6 @@ def aggregate_with(
     name : str, optional
         The name of the accumulators in a checkpoint; the function's class by default.  Two functions of one
         class over the same columns need one each.
-
-    Raises
-    ------
-    InvalidAggregateError
     """
     if not isinstance(function, AggregateFunction):
         raise InvalidAggregateError(

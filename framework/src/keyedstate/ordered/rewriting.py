@@ -13,13 +13,9 @@ class RewritingTable(ABC):
     """A `StateTable` that stores bytes and can rewrite them.
 
     For a table of objects the framework moves the converted objects into a new table instead.
-
-    Attributes
-    ----------
-    keeps_objects : bool
-        Whether some entries are objects, which are converted also where the types write the same bytes.
     """
 
+    #: Whether some entries are objects, which are converted also where the types write the same bytes.
     keeps_objects: bool = False
 
     @abstractmethod

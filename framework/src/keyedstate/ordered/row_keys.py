@@ -106,12 +106,7 @@ class RowLayout:
         return key, namespace, source.position
 
     def parse_many(self, rows: list[bytes]) -> tuple[list[Any], list[Any]]:
-        """Return the keys and the namespaces of several rows' keys, which must contain nothing else.
-
-        Raises
-        ------
-        CorruptDataError
-        """
+        """Return the keys and namespaces of several rows; raises `CorruptDataError` where these have more."""
         if isinstance(self._namespace, VoidSerializer) and all(row.endswith(_VOID) for row in rows):
             keys = self._key.from_bytes_many([row[self._width : -1] for row in rows])
             return keys, [VOID_NAMESPACE] * len(rows)

@@ -40,16 +40,7 @@ _REWRITE_ENTRIES = 4096
 class OrderedTable(
     StateTable[K, N, V], ChangeTracking[K, N, V], RewritingTable, ExpiryCleanup, Generic[K, N, V, C]
 ):
-    """A table over a space of an ordered byte store.
-
-    Parameters
-    ----------
-    meta : StateMeta
-    key_groups : KeyGroupRange
-    max_parallelism : int
-    buffer : WriteBuffer
-        Over the space of the state.
-    """
+    """A table over a space of an ordered byte store, through a buffer over the space of the state."""
 
     codec: C
     sweep_entries = SWEEP_ENTRIES

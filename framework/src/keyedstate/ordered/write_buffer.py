@@ -17,26 +17,14 @@ ABSENT: Final = object()
 
 
 class WriteBuffer:
-    """The rows of a space and those that are not written yet.
-
-    Parameters
-    ----------
-    space : RowSpace
-    rows, size : int
-        The rows and the bytes at which a batch is written.
-
-    Attributes
-    ----------
-    pending : dict
-        The values that are not written yet, by key; None for a row to be removed.
-    stored : callable
-        Looks up a key in the space alone.
-    """
+    """The rows of a space and those that are not written yet; a batch is written at so many rows or bytes."""
 
     def __init__(self, space: RowSpace, rows: int = BATCH_ROWS, size: int = BATCH_BYTES) -> None:
         if space.max_key_bytes is not None:
             space = LongKeySpace(space)
+        #: The values that are not written yet, by key; None for a row to be removed.
         self.pending: dict[bytes, bytes | None] = {}
+        #: Looks up a key in the space alone.
         self.stored = space.get
         self._space = space
         self._rows = rows

@@ -18,10 +18,7 @@ class AddressVisitor(IncrementalVisitor[K, N, V]):
 
     It looks each entry up again when it shows it, since the entry may have been removed or changed.
 
-    Raises
-    ------
-    ValueError
-        If `batch_size` is below 1.
+    Raises `ValueError` if `batch_size` is below 1.
     """
 
     def __init__(self, table: StateTable[K, N, V], batch_size: int) -> None:

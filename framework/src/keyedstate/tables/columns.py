@@ -61,14 +61,9 @@ def array_of(column: Column, arrow_type: pa.DataType) -> pa.Array:
 
 
 class ArrowEntryBatch(EntryBatch[Any, Any, Any]):
-    """Entries as Arrow columns; the lists are made on demand.
+    """Entries as Arrow columns: namespaces, keys and values, of the types of the serializers of `meta`.
 
-    Parameters
-    ----------
-    meta : StateMeta
-        Its serializers make the lists.
-    columns : pyarrow.RecordBatch
-        Namespaces, keys and values, of the types of the serializers.
+    The lists are made on demand.
     """
 
     def __init__(self, meta: StateMeta, columns: pa.RecordBatch) -> None:

@@ -9,12 +9,7 @@ T = TypeVar("T")
 
 
 def check_ascending(epoch: int, last: int | None) -> None:
-    """Refuse an epoch that is not above the one before.
-
-    Raises
-    ------
-    ValueError
-    """
+    """Raise ValueError for an epoch that is not above the one before."""
     if last is not None and epoch <= last:
         raise ValueError(f"epoch {epoch} cannot begin after epoch {last}; epochs ascend")
 
@@ -22,21 +17,14 @@ def check_ascending(epoch: int, last: int | None) -> None:
 class EpochNotes(Generic[T]):
     """The notes of each epoch that is not forgotten, of any type; the epochs of a `ChangeTracking`.
 
-    Parameters
-    ----------
-    empty : callable
-        Returns the notes of a new epoch.
-
-    Attributes
-    ----------
-    running : T or None
-        The notes of the running epoch; None before the first one.
+    `empty` returns the notes of a new epoch.
     """
 
     def __init__(self, empty: Callable[[], T]) -> None:
         self._empty = empty
         #: By epoch, ascending; the last one is running.
         self._notes: dict[int, T] = {}
+        #: The notes of the running epoch; None before the first one.
         self.running: T | None = None
 
     def begin(self, epoch: int) -> None:

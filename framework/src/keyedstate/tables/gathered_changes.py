@@ -23,14 +23,9 @@ class GroupChanges(Generic[K, N, V]):
 
 
 class GatheredChanges(TableChanges[K, N, V]):
-    """Changes that are gathered in lists when they are captured.
+    """Changes that are gathered in lists by key group when they are captured.
 
-    Parameters
-    ----------
-    groups : mapping
-        The changes by key group; one without changes may be left out.
-    release : callable
-        Called once, by `release`: lets the owner change the values again.
+    `release` is called once, by the method: it lets the owner change the values again.
     """
 
     def __init__(

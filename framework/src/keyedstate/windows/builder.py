@@ -36,19 +36,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class WindowOutput:
-    """The output columns of a windowed function.
+    """The output columns of a windowed function."""
 
-    Attributes
-    ----------
-    schema : object
-        The declared columns; None for those of the input that are no key.  Or a function that takes the Arrow
-        schema of the input and the key columns and returns Arrow fields.
-    with_window : bool
-        Whether the key columns, and the window's start and end where `bounded`, come before these.
-    bounded : bool
-    """
-
+    #: The declared columns; None for those of the input that are no key.  Or a function that takes the Arrow
+    #: schema of the input and the key columns and returns Arrow fields.
     schema: object
+    #: Whether the key columns, and the window's start and end where `bounded`, come before these.
     with_window: bool
     bounded: bool
 

@@ -51,10 +51,6 @@ class StateAccessor:
     current key, which spares the table for further rows of the key.  Where it was used for most keys of the
     sequence before, it reads all keys of a sequence at once and writes them at once.  Whatever else looks at
     the state meanwhile calls `_flush` first.
-
-    Attributes
-    ----------
-    name : str
     """
 
     __slots__ = (
@@ -159,12 +155,7 @@ class StateAccessor:
         return self._namespace
 
     def set_namespace(self, namespace: object) -> None:
-        """Make every later call work on another namespace.
-
-        Raises
-        ------
-        NullNamespaceError
-        """
+        """Make every later call work on another namespace; raises `NullNamespaceError`."""
         if namespace is None:
             raise NullNamespaceError(self.name)
         self._namespace = namespace

@@ -131,9 +131,7 @@ class Ttl:
     ) -> Ttl:
         """Return a time to live of ``"7 days"``, ``"90 min"``, ``"100 ms"``, a timedelta or milliseconds.
 
-        Raises
-        ------
-        InvalidTtlError, InvalidDurationError
+        Raises `InvalidTtlError` and `InvalidDurationError`.
         """
         return cls(
             milliseconds(duration),

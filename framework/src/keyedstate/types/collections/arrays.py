@@ -39,10 +39,6 @@ class ArraySerializer(ContainerSerializer[Array]):
     """``numpy.ndarray`` of one dimension and exactly one dtype; an Arrow list column.
 
     What is read owns its memory and can be changed in place.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
     """
 
     type_name = "array"

@@ -378,17 +378,11 @@ class SerializerSnapshot:
 
     The JSON representation is ``{"type": name, "version": number, ...content}``.  In the content, an object
     with the key ``type`` is the snapshot of a part; so are the objects of a list.
-
-    Attributes
-    ----------
-    type_name : str
-    version : int
-    content : mapping
-        JSON values only.
     """
 
     type_name: str
     version: int
+    #: JSON values only.
     content: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
@@ -399,12 +393,8 @@ class SerializerSnapshot:
     def from_json(cls, document: Mapping[str, Any]) -> SerializerSnapshot:
         """Read the JSON representation; all types and versions are checked, no classes are loaded.
 
-        Raises
-        ------
-        UnknownSerializerError
-            For a type that is not registered, or a version newer than the registered one.
-        InvalidSnapshotError
-            For a malformed document.
+        Raises `UnknownSerializerError` for a type that is not registered, or a version newer than the
+        registered one; `InvalidSnapshotError` for a malformed document.
         """
         check_document(document, document)
         content = {name: value for name, value in document.items() if name not in ("type", "version")}
@@ -413,11 +403,8 @@ class SerializerSnapshot:
     def restore_serializer(self) -> TypeSerializer[Any]:
         """Return a serializer that reads what the snapshot's serializer wrote.
 
-        It loads no class of the user; see `TypeSerializer.conversion_from`.
-
-        Raises
-        ------
-        UnknownSerializerError, InvalidSnapshotError
+        It loads no class of the user; see `TypeSerializer.conversion_from`. Raises `UnknownSerializerError`
+        and `InvalidSnapshotError`, as `resolve_compatibility` does.
         """
         document = self.to_json()
         factory = registration_of(self.type_name, self.version).factory
@@ -428,12 +415,7 @@ class SerializerSnapshot:
             raise InvalidSnapshotError(document, f"{type(error).__name__}: {error}") from error
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
-        """Return the verdict of this snapshot, the new one, on values of the serializer of `old`.
-
-        Raises
-        ------
-        UnknownSerializerError, InvalidSnapshotError
-        """
+        """Return the verdict of this snapshot, the new one, on values of the serializer of `old`."""
         serializer = self.restore_serializer()
         try:
             return serializer.resolve_compatibility(old)

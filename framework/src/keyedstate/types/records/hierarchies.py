@@ -32,16 +32,7 @@ _MAX_TAGS = 256
 
 @restorable
 class HierarchySerializer(CompositeSerializer[Any]):
-    """Records of one class and its subclasses; in columns a struct with one nullable struct per class.
-
-    Attributes
-    ----------
-    base : RecordSerializer
-    tagged : tuple of RecordSerializer
-        Subclasses whose tag is their position here; tags that a checkpoint has never change.
-    named : tuple of RecordSerializer
-        Subclasses that are written with their names.
-    """
+    """Records of one class and its subclasses; in columns a struct with one nullable struct per class."""
 
     type_name = "record"
     tells_null = True
@@ -53,7 +44,9 @@ class HierarchySerializer(CompositeSerializer[Any]):
         named: Sequence[RecordSerializer[Any]],
     ) -> None:
         self.base = base
+        #: Subclasses whose tag is their position here; tags that a checkpoint has never change.
         self.tagged = tuple(tagged)
+        #: Subclasses that are written with their names.
         self.named = tuple(named)
         self.inners = self.records = (base, *self.tagged, *self.named)
         self.inner_names = tuple(record.name for record in self.records)

@@ -34,15 +34,7 @@ TAGGED_SUBCLASS = 8
 
 
 class RecordSerializer(StructSerializer[T], Generic[T]):
-    """Records of exactly one class.
-
-    Attributes
-    ----------
-    name : str
-        Of the class in snapshots.
-    defaults : frozenset of str
-        The fields that old values may lack: the class has a default for them.
-    """
+    """Records of exactly one class."""
 
     type_name = "record"
     tells_null = True
@@ -55,7 +47,9 @@ class RecordSerializer(StructSerializer[T], Generic[T]):
         defaults: Collection[str],
     ) -> None:
         super().__init__(names, fields)
+        #: Of the class in snapshots.
         self.name = name
+        #: The fields that old values may lack: the class has a default for them.
         self.defaults = frozenset(defaults)
         #: The fields as the bytes have them: position in `names`, serializer, whether it may be None.
         self._layout = [
@@ -122,16 +116,12 @@ class DataclassSerializer(RecordSerializer[T], Generic[T]):
 
     As keys, records are equal where their class's ``__eq__`` is true: from Python 3.13 on, one with a NaN
     equals no other, since the generated ``__eq__`` compares field by field.
-
-    Attributes
-    ----------
-    python_type : type
-        The dataclass.
     """
 
     def __init__(
         self, cls: type[T], name: str, names: Sequence[str], fields: Sequence[TypeSerializer[Any]]
     ) -> None:
+        #: The dataclass.
         self.python_type = cls
         self._field_defaults = _defaults_of(cls, names, fields)
         super().__init__(name, names, fields, self._field_defaults.keys())

@@ -29,15 +29,6 @@ class EnumSerializer(ScalarSerializer[Any]):
     """The constants of one enum; in columns their names.
 
     From a snapshot it has no class, and its values are the names.
-
-    Attributes
-    ----------
-    name : str
-        Of the enum in snapshots.
-    constants : tuple of str
-        The names of the constants; a constant is written as its position here.  Positions that a checkpoint
-        has never change: new constants are appended (SER-08).
-    enum_class : type or None
     """
 
     type_name = "enum"
@@ -45,7 +36,10 @@ class EnumSerializer(ScalarSerializer[Any]):
 
     def __init__(self, enum_class: type[enum.Enum] | None, name: str, constants: Sequence[str]) -> None:
         self.enum_class = enum_class
+        #: Of the enum in snapshots.
         self.name = name
+        #: The names of the constants; a constant is written as its position here.  Positions that a
+        #: checkpoint has never change: new constants are appended (SER-08).
         self.constants = tuple(constants)
         self.python_type = str if enum_class is None else enum_class
         self.constraint = f"a constant of {name}" if enum_class else f"the name of a constant of {name}"

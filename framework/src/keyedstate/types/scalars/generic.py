@@ -126,12 +126,7 @@ def generic_parts(serializer: TypeSerializer[Any], path: str = "") -> Iterator[s
 
 
 def refuse_generic(state: str, serializer: TypeSerializer[Any]) -> None:
-    """Refuse a state whose type has generic parts, for ``types.generic=forbid``.
-
-    Raises
-    ------
-    GenericTypeForbiddenError
-    """
+    """Raise `GenericTypeForbiddenError` for a state whose type has generic parts."""
     for path in generic_parts(serializer):
         raise GenericTypeForbiddenError(state, repr(serializer), path)
 

@@ -27,10 +27,6 @@ class NumpyScalarSerializer(ClassSerializer[Any]):
     """NumPy's own numbers, such as ``numpy.float32(0.5)``.
 
     As keys of maps every NaN is one, and -0.0 is 0.0.
-
-    Attributes
-    ----------
-    dtype : numpy.dtype
     """
 
     type_name = "numpy"

@@ -30,18 +30,13 @@ _FIRST_NS, _LAST_NS = -(2**63) + 1, 2**63 - 1
 
 @restorable
 class PandasTimestampSerializer(ScalarSerializer[Any]):
-    """``pandas.Timestamp`` of the years 1677 to 2262 in one zone, or without a zone.
-
-    Attributes
-    ----------
-    tz : str or None
-        Name of the zone; None for wall-clock times.
-    """
+    """``pandas.Timestamp`` of the years 1677 to 2262 in one zone, or without a zone."""
 
     type_name = "pandas_timestamp"
     normalized_key_bytes = 8
 
     def __init__(self, tz: str | None) -> None:
+        #: Name of the zone; None for wall-clock times.
         self.tz = tz
         self.constraint = f"a pandas.Timestamp {f'in {tz}' if tz else 'without a zone'}, 1677 to 2262"
 

@@ -20,14 +20,7 @@ MergeFunction = Callable[[W, list[W], W, list[W]], None]
 
 
 class MergingWindowSet(Generic[W]):
-    """The windows of one key, and their state windows.
-
-    Parameters
-    ----------
-    assigner : MergingWindowAssigner
-    entries : iterable of (window, window)
-        The windows so far, each with its state window.
-    """
+    """The windows of one key, each with its state window."""
 
     def __init__(self, assigner: MergingWindowAssigner[Any], entries: Iterable[tuple[W, W]] = ()) -> None:
         self._assigner = assigner
@@ -55,12 +48,8 @@ class MergingWindowSet(Generic[W]):
     def add(self, new: W, merge: MergeFunction[W]) -> W:
         """Add a window and return it, or the window that it was merged into.
 
-        Parameters
-        ----------
-        new : window
-        merge : callable
-            Called for each merge that changes a window of the set, so not where one covers the new window
-            already.
+        `merge` is called for each merge that changes a window of the set, so not where one covers the new
+        window already.
         """
         mapping = self._mapping
         result, absorbed = new, False
