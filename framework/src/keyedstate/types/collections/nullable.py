@@ -99,7 +99,7 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
 
     def key_column(self, array: pa.Array) -> NormalizedKeys:
         keys = self.inner_serializer.normalized_keys(array.drop_null())
-        valid = plain_numbers(array.is_valid(), False)
+        valid = plain_numbers(array.is_valid())
         data = np.zeros((len(array), 1 + keys.length), np.uint8)
         data[:, 0] = valid
         data[valid, 1:] = keys.data
@@ -111,7 +111,7 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
 
     def whole_key_column(self, array: pa.Array) -> pa.LargeBinaryArray:
         keys = self.inner_serializer.whole_keys(array.drop_null())
-        valid = plain_numbers(array.is_valid(), False)
+        valid = plain_numbers(array.is_valid())
         places = pa.array(np.cumsum(valid) - 1, mask=~valid)
         marks = whole_number_keys(number_keys(valid))
         return joined([marks, keys.take(places).fill_null(b"")], len(array))

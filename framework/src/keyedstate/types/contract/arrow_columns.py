@@ -153,10 +153,10 @@ def inferred(values: Sequence[object], arrow_type: pa.DataType, accepted: Any) -
     return array.cast(arrow_type)
 
 
-def plain_numbers(array: pa.Array, fill: object) -> np.ndarray[Any, Any]:
-    """Return a fixed-width array as NumPy values, with `fill` in place of nulls."""
+def plain_numbers(array: pa.Array) -> np.ndarray[Any, Any]:
+    """Return a fixed-width array as NumPy values, with 0 in place of nulls."""
     if array.null_count:
-        array = array.fill_null(pa.scalar(fill, array.type))
+        array = array.fill_null(pa.scalar(0, pa.int8()).cast(array.type))
     return array.to_numpy(zero_copy_only=False)  # type: ignore[no-any-return]
 
 

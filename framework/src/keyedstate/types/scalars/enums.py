@@ -118,7 +118,7 @@ class EnumSerializer(ScalarSerializer[Any]):
         if positions.null_count:
             stranger = array[positions.is_null().index(True).as_py()].as_py()
             raise UnknownEnumConstantError(self.name, stranger, self.constants)
-        return number_keys(plain_numbers(positions, 0))
+        return number_keys(plain_numbers(positions))
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name != self.type_name:

@@ -129,7 +129,7 @@ class TimeWindowSerializer(SingletonSerializer[TimeWindow]):
     normalized_key_bytes = 16
 
     def key_column(self, array: pa.Array) -> NormalizedKeys:
-        times = [number_keys(plain_numbers(part, 0)) for part in array.flatten()]
+        times = [number_keys(plain_numbers(part)) for part in array.flatten()]
         return concatenated(times, len(array))
 
     def is_value(self, value: object) -> bool:

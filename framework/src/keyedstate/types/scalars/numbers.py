@@ -16,10 +16,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import inferred, plain_numbers, put_nones
-from keyedstate.types.contract.normalized_keys import number_keys
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot
 from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
@@ -39,9 +37,6 @@ class BooleanSerializer(ClassSerializer[bool]):
 
     arrow_type = pa.bool_()
     normalized_key_bytes = 1
-
-    def key_column(self, array: pa.Array) -> NormalizedKeys:
-        return number_keys(plain_numbers(array, False))
 
     def serialize(self, value: bool, out: DataOutputView) -> None:
         if value is not True and value is not False:
@@ -136,13 +131,10 @@ class IntegerSerializer(SingletonSerializer[int]):
         return np.frombuffer(b"".join(data), f">i{width}").tolist()  # type: ignore[no-any-return]
 
     def read_column(self, array: pa.Array) -> list[int | None]:
-        return put_nones(plain_numbers(array, 0).tolist(), array)
+        return put_nones(plain_numbers(array).tolist(), array)
 
     def write_column(self, values: Sequence[int | None]) -> pa.Array:
         return inferred(values, self.arrow_type, pa.types.is_signed_integer)
-
-    def key_column(self, array: pa.Array) -> NormalizedKeys:
-        return number_keys(plain_numbers(array, 0))
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name in self._narrower:
@@ -162,10 +154,7 @@ class _FloatSerializer(SingletonSerializer[float]):
     advice = ((int, "Convert it with float(): an int would come back as a float after a restart."),)
 
     def read_column(self, array: pa.Array) -> list[float | None]:
-        return put_nones(plain_numbers(array, 0.0).tolist(), array)
-
-    def key_column(self, array: pa.Array) -> NormalizedKeys:
-        return number_keys(plain_numbers(array, 0.0))
+        return put_nones(plain_numbers(array).tolist(), array)
 
 
 class Float32Serializer(_FloatSerializer):
@@ -203,7 +192,7 @@ class Float32Serializer(_FloatSerializer):
     def write_column(self, values: Sequence[float | None]) -> pa.Array:
         wide = inferred(values, pa.float64(), pa.types.is_float64)
         narrow = wide.cast(pa.float32(), safe=False)
-        overflow = np.isinf(plain_numbers(narrow, 0.0)) & ~np.isinf(plain_numbers(wide, 0.0))
+        overflow = np.isinf(plain_numbers(narrow)) & ~np.isinf(plain_numbers(wide))
         if overflow.any():
             raise OverflowError("a number beyond 32 bits")
         return narrow

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError
-from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
-from keyedstate.types.contract.normalized_keys import number_keys
+from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.scalars.scalar import ClassSerializer
@@ -87,14 +85,7 @@ class NumpyScalarSerializer(ClassSerializer[Any]):
         return value + self.python_type(0) if value == value else self._nan
 
     def read_column(self, array: pa.Array) -> list[Any]:
-        return put_nones(list(plain_numbers(array, self.python_type(0).item())), array)
-
-    def write_column(self, values: Sequence[Any]) -> pa.Array:
-        require_types(values, frozenset((self.python_type, type(None))))
-        return pa.array(values, self.arrow_type)
-
-    def key_column(self, array: pa.Array) -> NormalizedKeys:
-        return number_keys(plain_numbers(array, self.python_type(0).item()))
+        return put_nones(list(plain_numbers(array)), array)
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name == self.type_name:

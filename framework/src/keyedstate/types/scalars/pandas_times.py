@@ -15,10 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.errors import CorruptDataError, UnsupportedTypeError
-from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
-from keyedstate.types.contract.normalized_keys import number_keys
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.scalars.scalar import ScalarSerializer
@@ -34,6 +32,7 @@ class PandasTimestampSerializer(ScalarSerializer[Any]):
 
     type_name = "pandas_timestamp"
     normalized_key_bytes = 8
+    key_numbers = pa.int64()
 
     def __init__(self, tz: str | None) -> None:
         #: Name of the zone; None for wall-clock times.
@@ -105,7 +104,7 @@ class PandasTimestampSerializer(ScalarSerializer[Any]):
     def read_column(self, array: pa.Array) -> list[Any]:
         index_type = _pandas().DatetimeIndex
         try:
-            nanos = plain_numbers(array.cast(self.arrow_type).cast(pa.int64()), 0)
+            nanos = plain_numbers(array.cast(self.arrow_type).cast(pa.int64()))
         except pa.ArrowInvalid as error:
             raise CorruptDataError(f"a timestamp of another century in a column: {error}", 0) from None
         if len(nanos) and nanos.min() < _FIRST_NS:
@@ -126,9 +125,6 @@ class PandasTimestampSerializer(ScalarSerializer[Any]):
         )
         nulls = np.fromiter((value is None for value in values), np.bool_, len(values))
         return pa.array(nanos, pa.int64(), mask=nulls).cast(self.arrow_type)
-
-    def key_column(self, array: pa.Array) -> NormalizedKeys:
-        return number_keys(plain_numbers(array.view(pa.int64()), 0))
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name == self.type_name and None not in (self.tz, old.content["tz"]):

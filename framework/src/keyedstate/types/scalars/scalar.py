@@ -12,7 +12,8 @@ import pyarrow as pa
 from keyedstate.errors import ValueTypeError
 from keyedstate.memory.sorting.keys import NormalizedKeys, concatenated
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.arrow_columns import ColumnarSerializer, require_types
+from keyedstate.types.contract.arrow_columns import ColumnarSerializer, plain_numbers, require_types
+from keyedstate.types.contract.normalized_keys import number_keys
 from keyedstate.types.contract.registry import SerializerFactory, register_serializer_type
 from keyedstate.types.contract.serializer import TypeSerializer
 
@@ -30,6 +31,8 @@ class ScalarSerializer(ColumnarSerializer[T], Generic[T]):
     advice: Sequence[tuple[type | tuple[type, ...], str]] = ()
     #: The way out for a value of the class itself that does not fulfil the constraint.
     advice_within: str = ""
+    #: The numbers by which times are compared; other values are numbers themselves, or have a `key_column`.
+    key_numbers: pa.DataType | None = None
 
     @abstractmethod
     def is_value(self, value: object) -> bool: ...
@@ -64,6 +67,9 @@ class ScalarSerializer(ColumnarSerializer[T], Generic[T]):
     def read_column(self, array: pa.Array) -> list[T | None]:
         # As fast as to_pylist, and far faster than that of older pyarrow.
         return array.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+    def key_column(self, array: pa.Array) -> NormalizedKeys:
+        return number_keys(plain_numbers(array if self.key_numbers is None else array.view(self.key_numbers)))
 
     def write_column(self, values: Sequence[T | None]) -> pa.Array:
         require_types(values, frozenset((self.python_type, type(None))))

@@ -16,10 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.errors import ColumnTypeError, CorruptDataError, ValueTypeError
-from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
-from keyedstate.types.contract.normalized_keys import number_keys
 from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
 _DAY_MS = 86_400_000
@@ -60,9 +58,7 @@ class DateSerializer(ClassSerializer[dt.date]):
 
     arrow_type = pa.date32()
     normalized_key_bytes = 4
-
-    def key_column(self, array: pa.Array) -> NormalizedKeys:
-        return number_keys(plain_numbers(array.view(pa.int32()), 0))
+    key_numbers = pa.int32()
 
     advice = ((dt.datetime, "Convert it with .date(), or declare the state as TIMESTAMP or TIMESTAMP_NTZ."),)
 
@@ -78,7 +74,7 @@ class DateSerializer(ClassSerializer[dt.date]):
         return dt.date.fromordinal(day + _EPOCH_DAY)
 
     def read_column(self, array: pa.Array) -> list[dt.date | None]:
-        days = plain_numbers(array.cast(pa.int32()), 0)
+        days = plain_numbers(array.cast(pa.int32()))
         _require_years(days, _FIRST_DAY, _LAST_DAY, repr(self))
         return put_nones(days.astype("datetime64[D]").tolist(), array)
 
@@ -89,9 +85,7 @@ class _InstantSerializer(SingletonSerializer[dt.datetime]):
     python_type = dt.datetime
     _epoch: dt.datetime
     normalized_key_bytes = 8
-
-    def key_column(self, array: pa.Array) -> NormalizedKeys:
-        return number_keys(plain_numbers(array.view(pa.int64()), 0))
+    key_numbers = pa.int64()
 
     @abstractmethod
     def _has_right_zone(self, value: dt.datetime) -> bool: ...
@@ -118,7 +112,7 @@ class _InstantSerializer(SingletonSerializer[dt.datetime]):
 
     def read_column(self, array: pa.Array) -> list[dt.datetime | None]:
         factor = _MICROS[array.type.unit]
-        numbers = plain_numbers(array.cast(pa.int64()), 0)
+        numbers = plain_numbers(array.cast(pa.int64()))
         # Before the multiplication: seconds beyond these years may exceed 64 bits of microseconds.
         _require_years(numbers, _FIRST_US // factor, _LAST_US // factor, repr(self))
         micros = numbers * factor
@@ -194,9 +188,7 @@ class TimeSerializer(SingletonSerializer[dt.time]):
 
     arrow_type = pa.time64("us")
     normalized_key_bytes = 8
-
-    def key_column(self, array: pa.Array) -> NormalizedKeys:
-        return number_keys(plain_numbers(array.view(pa.int64()), 0))
+    key_numbers = pa.int64()
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is dt.time and value.tzinfo is None
@@ -227,7 +219,7 @@ class TimeSerializer(SingletonSerializer[dt.time]):
 
     def read_column(self, array: pa.Array) -> list[dt.time | None]:
         try:
-            micros = plain_numbers(array.cast(pa.time64("us")).cast(pa.int64()), 0)
+            micros = plain_numbers(array.cast(pa.time64("us")).cast(pa.int64()))
         except pa.ArrowInvalid:  # nanoseconds beside whole microseconds
             raise ColumnTypeError(repr(self), "time64[us]", f"{array.type} with nanoseconds") from None
         if len(micros) and (micros.min() < 0 or micros.max() >= _DAY_MS * 1000):
@@ -254,9 +246,7 @@ class DurationSerializer(SingletonSerializer[dt.timedelta]):
 
     arrow_type = pa.duration("us")
     normalized_key_bytes = 8
-
-    def key_column(self, array: pa.Array) -> NormalizedKeys:
-        return number_keys(plain_numbers(array.view(pa.int64()), 0))
+    key_numbers = pa.int64()
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is dt.timedelta and -_DURATION_LIMIT <= value < _DURATION_LIMIT
@@ -274,7 +264,7 @@ class DurationSerializer(SingletonSerializer[dt.timedelta]):
 
     def read_column(self, array: pa.Array) -> list[dt.timedelta | None]:
         factor = _MICROS[array.type.unit]
-        numbers = plain_numbers(array.cast(pa.int64()), 0)
+        numbers = plain_numbers(array.cast(pa.int64()))
         limit = (2**63 - 1) // factor
         if factor > 1 and len(numbers) and (numbers.min() < -limit or numbers.max() > limit):
             stranger = int(numbers[(numbers < -limit) | (numbers > limit)][0])
