@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from keyedstate.backend import AnyStateTable, StateKind
 from keyedstate.state.context import KeyContext
@@ -26,5 +26,6 @@ def create_ttl_accessor(
     descriptor: StateDescriptor[Any], table: AnyStateTable, context: KeyContext, expiry: StateExpiry
 ) -> StateAccessor:
     """Return the accessor over a table of a state that was declared with a time to live."""
-    accessor: StateAccessor = _ACCESSORS[descriptor.kind](descriptor, table, context, expiry)
-    return accessor
+    accessor = _ACCESSORS[descriptor.kind](descriptor, table, context)
+    accessor._expire_by(expiry)
+    return cast(StateAccessor, accessor)

@@ -6,12 +6,10 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
-from keyedstate.backend import AnyStateTable
-from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds.aggregating import AggregatingState, AggregatingStateAccessor
+from keyedstate.state.kinds.aggregating import AggregatingStateAccessor
 from keyedstate.state.kinds.checks import check_value
 from keyedstate.state.kinds.merging import AccumulatingStateAccessor
-from keyedstate.state.kinds.reducing import ReducingState, ReducingStateAccessor
+from keyedstate.state.kinds.reducing import ReducingStateAccessor
 from keyedstate.state.ttl.expiry import StateExpiry
 from keyedstate.state.ttl_kinds.expiring import ExpiringMergingStateAccessor
 
@@ -29,6 +27,10 @@ class _TimedAccumulation(ExpiringMergingStateAccessor, AccumulatingStateAccessor
     """
 
     __slots__ = ()
+
+    def _expire_by(self, expiry: StateExpiry) -> None:
+        super()._expire_by(expiry)
+        self._accumulate = _timed(self._accumulate, expiry)
 
     def get_internal(self) -> Any:
         self._expiry.accessed()
@@ -93,12 +95,9 @@ class TtlReducingStateAccessor(_TimedAccumulation, ReducingStateAccessor[T]):
 
     __slots__ = ("_expiry", "_fold")
 
-    def __init__(
-        self, descriptor: ReducingState[T], table: AnyStateTable, context: KeyContext, expiry: StateExpiry
-    ) -> None:
-        super().__init__(descriptor, table, context)
-        self._expiry = expiry
-        self._fold, self._accumulate = self._accumulate, _timed(self._accumulate, expiry)
+    def _expire_by(self, expiry: StateExpiry) -> None:
+        self._fold = self._accumulate
+        super()._expire_by(expiry)
 
     def _merged(self, merged: T, stored: T) -> T:
         return cast(T, self._fold(merged, stored))
@@ -108,17 +107,6 @@ class TtlAggregatingStateAccessor(_TimedAccumulation, AggregatingStateAccessor[I
     """The aggregate of all values added while it lived."""
 
     __slots__ = ("_expiry",)
-
-    def __init__(
-        self,
-        descriptor: AggregatingState[IN, ACC, OUT],
-        table: AnyStateTable,
-        context: KeyContext,
-        expiry: StateExpiry,
-    ) -> None:
-        super().__init__(descriptor, table, context)
-        self._expiry = expiry
-        self._accumulate = _timed(self._accumulate, expiry)
 
     def _merged(self, merged: ACC, stored: ACC) -> ACC:
         return AggregatingStateAccessor._merge(self, merged, stored)

@@ -17,6 +17,9 @@ class ExpiringStateAccessor(StateAccessor):
     #: A slot of the subclasses: a class has but one base with slots of its own.
     _expiry: StateExpiry
 
+    def _expire_by(self, expiry: StateExpiry) -> None:
+        self._expiry = expiry  # type: ignore[misc] # a slot of the subclasses
+
     def _write_many(self, groups: list[int], keys: list[Any], values: list[Any]) -> None:
         super()._write_many(groups, keys, values)
         expiry = self._expiry

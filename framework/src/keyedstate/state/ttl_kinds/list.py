@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, cast
 
-from keyedstate.backend import AnyStateTable
-from keyedstate.state.context import KeyContext
-from keyedstate.state.kinds.list import ListState, ListStateAccessor
-from keyedstate.state.ttl.expiry import StateExpiry
+from keyedstate.state.kinds.list import ListStateAccessor
 from keyedstate.state.ttl_kinds.expiring import ExpiringMergingStateAccessor
 from keyedstate.types import TimedList
 
@@ -23,12 +20,6 @@ class TtlListStateAccessor(ExpiringMergingStateAccessor, ListStateAccessor[T]):
     """
 
     __slots__ = ("_expiry",)
-
-    def __init__(
-        self, descriptor: ListState[T], table: AnyStateTable, context: KeyContext, expiry: StateExpiry
-    ) -> None:
-        super().__init__(descriptor, table, context)
-        self._expiry = expiry
 
     def get(self) -> list[T]:
         self._expiry.accessed()

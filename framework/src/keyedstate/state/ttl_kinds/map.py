@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
-from keyedstate.backend import AnyStateTable
-from keyedstate.state.context import KeyContext
 from keyedstate.state.kinds.accessor import StateAccessor
-from keyedstate.state.kinds.map import MapState, MapStateAccessor
+from keyedstate.state.kinds.map import MapStateAccessor
 from keyedstate.state.kinds.map_iterator import MapStateEntry, MapStateIterator
 from keyedstate.state.ttl.expiry import StateExpiry
 from keyedstate.types import TimedDict
@@ -25,10 +23,7 @@ class TtlMapStateAccessor(MapStateAccessor[K, V]):
 
     __slots__ = ("_cleanup", "_expiry", "_refreshes", "_time", "_ttl_ms")
 
-    def __init__(
-        self, descriptor: MapState[K, V], table: AnyStateTable, context: KeyContext, expiry: StateExpiry
-    ) -> None:
-        super().__init__(descriptor, table, context)
+    def _expire_by(self, expiry: StateExpiry) -> None:
         self._expiry = expiry
         self._cleanup = expiry.cleanup
         self._time = expiry.time

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from keyedstate.backend import AnyStateTable
-from keyedstate.state.context import KeyContext
 from keyedstate.state.kinds.checks import check_value
-from keyedstate.state.kinds.value import ValueState, ValueStateAccessor
+from keyedstate.state.kinds.value import ValueStateAccessor
 from keyedstate.state.ttl.expiry import StateExpiry
 from keyedstate.state.ttl_kinds.expiring import ExpiringStateAccessor
 
@@ -19,11 +17,8 @@ class TtlValueStateAccessor(ExpiringStateAccessor, ValueStateAccessor[T]):
 
     __slots__ = ("_cleanup", "_expiry", "_index", "_refreshes", "_shows_expired", "_time", "_ttl_ms")
 
-    def __init__(
-        self, descriptor: ValueState[T], table: AnyStateTable, context: KeyContext, expiry: StateExpiry
-    ) -> None:
-        super().__init__(descriptor, table, context)
-        self._expiry = expiry
+    def _expire_by(self, expiry: StateExpiry) -> None:
+        super()._expire_by(expiry)
         self._time = expiry.time
         self._ttl_ms = expiry.ttl.ms
         self._cleanup = expiry.cleanup
