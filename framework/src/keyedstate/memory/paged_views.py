@@ -6,11 +6,14 @@ of a page is split bytewise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from keyedstate.memory.page_sources import PageSource, one_page_size
 from keyedstate.memory.segments import MIN_PAGE_BYTES, MemorySegment
 from keyedstate.memory.views import DataInputView, DataOutputView
+
+N = TypeVar("N", int, float)
 
 
 class PagedOutputView(DataOutputView):
@@ -113,6 +116,21 @@ class PagedOutputView(DataOutputView):
         self._offset = self._size = 0
 
 
+def _number(
+    read: Callable[[DataInputView], N], get: Callable[[MemorySegment, int], N], size: int
+) -> Callable[[PagedInputView], N]:
+    """Return the method that reads a number from a page, or from two that it spans."""
+
+    def read_number(self: PagedInputView) -> N:
+        start = self._advance(size)
+        offset = start & self._mask
+        if offset <= self._mask + 1 - size:
+            return get(self._pages[start >> self._shift], offset)
+        return read(DataInputView(self._data[start : start + size]))
+
+    return read_number
+
+
 class PagedInputView(DataInputView):
     """An input view over the bytes of pages, with random access.
 
@@ -155,40 +173,11 @@ class PagedInputView(DataInputView):
         """
         self._position = _checked(position, self._end)
 
-    def read_short(self) -> int:
-        start = self._advance(2)
-        offset = start & self._mask
-        if offset <= self._mask - 1:
-            return self._pages[start >> self._shift].get_short(offset)
-        return DataInputView(self._data[start : start + 2]).read_short()
-
-    def read_int(self) -> int:
-        start = self._advance(4)
-        offset = start & self._mask
-        if offset <= self._mask - 3:
-            return self._pages[start >> self._shift].get_int(offset)
-        return DataInputView(self._data[start : start + 4]).read_int()
-
-    def read_long(self) -> int:
-        start = self._advance(8)
-        offset = start & self._mask
-        if offset <= self._mask - 7:
-            return self._pages[start >> self._shift].get_long(offset)
-        return DataInputView(self._data[start : start + 8]).read_long()
-
-    def read_float(self) -> float:
-        start = self._advance(4)
-        offset = start & self._mask
-        if offset <= self._mask - 3:
-            return self._pages[start >> self._shift].get_float(offset)
-        return DataInputView(self._data[start : start + 4]).read_float()
-
-    def read_double(self) -> float:
-        start = self._advance(8)
-        offset = start & self._mask
-        if offset <= self._mask - 7:
-            return self._pages[start >> self._shift].get_double(offset)
-        return DataInputView(self._data[start : start + 8]).read_double()
+    read_short = _number(DataInputView.read_short, MemorySegment.get_short, 2)
+    read_int = _number(DataInputView.read_int, MemorySegment.get_int, 4)
+    read_long = _number(DataInputView.read_long, MemorySegment.get_long, 8)
+    read_float = _number(DataInputView.read_float, MemorySegment.get_float, 4)
+    read_double = _number(DataInputView.read_double, MemorySegment.get_double, 8)
 
 
 class _PageBytes:

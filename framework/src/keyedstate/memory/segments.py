@@ -11,7 +11,7 @@ import mmap
 import os
 from collections.abc import Callable
 from struct import Struct
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias, TypeVar, cast
 
 from keyedstate.errors import FreedSegmentError, PageSizeError, SegmentBoundsError
 
@@ -20,32 +20,7 @@ MIN_PAGE_BYTES: Final = 4 * 1024
 
 #: What the bytes of a segment are in.
 Memory: TypeAlias = bytearray | mmap.mmap
-_GetInt: TypeAlias = Callable[[memoryview, int], tuple[int]]
-_GetFloat: TypeAlias = Callable[[memoryview, int], tuple[float]]
-
-# Bound once: no access looks up a method of a struct.
-_get_byte: _GetInt = Struct("b").unpack_from
-_get_short: _GetInt = Struct(">h").unpack_from
-_get_int: _GetInt = Struct(">i").unpack_from
-_get_long: _GetInt = Struct(">q").unpack_from
-_get_float: _GetFloat = Struct(">f").unpack_from
-_get_double: _GetFloat = Struct(">d").unpack_from
-_get_short_le: _GetInt = Struct("<h").unpack_from
-_get_int_le: _GetInt = Struct("<i").unpack_from
-_get_long_le: _GetInt = Struct("<q").unpack_from
-_get_float_le: _GetFloat = Struct("<f").unpack_from
-_get_double_le: _GetFloat = Struct("<d").unpack_from
-_put_byte = Struct("b").pack_into
-_put_short = Struct(">h").pack_into
-_put_int = Struct(">i").pack_into
-_put_long = Struct(">q").pack_into
-_put_float = Struct(">f").pack_into
-_put_double = Struct(">d").pack_into
-_put_short_le = Struct("<h").pack_into
-_put_int_le = Struct("<i").pack_into
-_put_long_le = Struct("<q").pack_into
-_put_float_le = Struct("<f").pack_into
-_put_double_le = Struct("<d").pack_into
+N = TypeVar("N", int, float)
 
 
 class SegmentKind(enum.Enum):
@@ -56,14 +31,39 @@ class SegmentKind(enum.Enum):
     FILE = "file"  # An mmap of a file
 
 
+def _number(
+    kind: type[N], code: str
+) -> tuple[Callable[[MemorySegment, int], N], Callable[[MemorySegment, int, N], None]]:
+    """Return the methods that read and write a number with a code of module ``struct``."""
+    # Bound once: no access looks up a method of a struct.
+    layout = Struct(code)
+    size, pack = layout.size, layout.pack_into
+    unpack: Callable[[memoryview, int], tuple[N]] = layout.unpack_from
+
+    def get(self: MemorySegment, offset: int) -> N:
+        """Return the number at an offset."""
+        if not 0 <= offset <= self._end - size:
+            raise self._fault(offset, size)
+        return unpack(self._memory, offset)[0]
+
+    def put(self: MemorySegment, offset: int, value: N) -> None:
+        """Write a number at an offset."""
+        if not 0 <= offset <= self._end - size:
+            raise self._fault(offset, size)
+        pack(self._memory, offset, value)
+
+    return get, put
+
+
 class MemorySegment:
     """A page of bytes; equality is identity.
 
-    Numbers are read and written at a byte offset, big-endian unless the name of the method says otherwise.
+    ``get_int(offset)`` returns the number at a byte offset, and ``put_int(offset, value)`` writes it.  Signed
+    numbers are a ``byte``, ``short``, ``int`` or ``long`` of 8 to 64 bits, IEEE 754 numbers a ``float`` or
+    ``double`` of 32 and 64 bits.  Numbers are big-endian unless the name ends with ``_little_endian``.
 
     Attributes
     ----------
-    kind : SegmentKind
     size : int
         In bytes.
 
@@ -71,7 +71,6 @@ class MemorySegment:
     ----------
     memory : bytearray or mmap
         Its length is the size: a power of two of at least `MIN_PAGE_BYTES`.
-    kind : SegmentKind
 
     Raises
     ------
@@ -111,97 +110,21 @@ class MemorySegment:
         After `free` the view raises ValueError.  A slice or an array of it keeps the memory alive and raises
         nothing; the memory is then never used for another segment.
         """
-        self._at(0, 0)
+        self._part(0, 0)
         self._shown = True
         return self._memory
 
-    def get_byte(self, offset: int) -> int:
-        """Return the signed 8-bit number at an offset."""
-        return _get_byte(self._memory, self._at(offset, 1))[0]
-
-    def put_byte(self, offset: int, value: int) -> None:
-        """Write a signed 8-bit number at an offset."""
-        _put_byte(self._memory, self._at(offset, 1), value)
-
-    def get_short(self, offset: int) -> int:
-        """Return the signed 16-bit number at an offset."""
-        return _get_short(self._memory, self._at(offset, 2))[0]
-
-    def put_short(self, offset: int, value: int) -> None:
-        """Write a signed 16-bit number at an offset."""
-        _put_short(self._memory, self._at(offset, 2), value)
-
-    def get_short_little_endian(self, offset: int) -> int:
-        """Return the signed 16-bit number at an offset, little-endian."""
-        return _get_short_le(self._memory, self._at(offset, 2))[0]
-
-    def put_short_little_endian(self, offset: int, value: int) -> None:
-        """Write a signed 16-bit number at an offset, little-endian."""
-        _put_short_le(self._memory, self._at(offset, 2), value)
-
-    def get_int(self, offset: int) -> int:
-        """Return the signed 32-bit number at an offset."""
-        return _get_int(self._memory, self._at(offset, 4))[0]
-
-    def put_int(self, offset: int, value: int) -> None:
-        """Write a signed 32-bit number at an offset."""
-        _put_int(self._memory, self._at(offset, 4), value)
-
-    def get_int_little_endian(self, offset: int) -> int:
-        """Return the signed 32-bit number at an offset, little-endian."""
-        return _get_int_le(self._memory, self._at(offset, 4))[0]
-
-    def put_int_little_endian(self, offset: int, value: int) -> None:
-        """Write a signed 32-bit number at an offset, little-endian."""
-        _put_int_le(self._memory, self._at(offset, 4), value)
-
-    def get_long(self, offset: int) -> int:
-        """Return the signed 64-bit number at an offset."""
-        return _get_long(self._memory, self._at(offset, 8))[0]
-
-    def put_long(self, offset: int, value: int) -> None:
-        """Write a signed 64-bit number at an offset."""
-        _put_long(self._memory, self._at(offset, 8), value)
-
-    def get_long_little_endian(self, offset: int) -> int:
-        """Return the signed 64-bit number at an offset, little-endian."""
-        return _get_long_le(self._memory, self._at(offset, 8))[0]
-
-    def put_long_little_endian(self, offset: int, value: int) -> None:
-        """Write a signed 64-bit number at an offset, little-endian."""
-        _put_long_le(self._memory, self._at(offset, 8), value)
-
-    def get_float(self, offset: int) -> float:
-        """Return the 32-bit IEEE 754 number at an offset."""
-        return _get_float(self._memory, self._at(offset, 4))[0]
-
-    def put_float(self, offset: int, value: float) -> None:
-        """Write a 32-bit IEEE 754 number at an offset."""
-        _put_float(self._memory, self._at(offset, 4), value)
-
-    def get_float_little_endian(self, offset: int) -> float:
-        """Return the 32-bit IEEE 754 number at an offset, little-endian."""
-        return _get_float_le(self._memory, self._at(offset, 4))[0]
-
-    def put_float_little_endian(self, offset: int, value: float) -> None:
-        """Write a 32-bit IEEE 754 number at an offset, little-endian."""
-        _put_float_le(self._memory, self._at(offset, 4), value)
-
-    def get_double(self, offset: int) -> float:
-        """Return the 64-bit IEEE 754 number at an offset."""
-        return _get_double(self._memory, self._at(offset, 8))[0]
-
-    def put_double(self, offset: int, value: float) -> None:
-        """Write a 64-bit IEEE 754 number at an offset."""
-        _put_double(self._memory, self._at(offset, 8), value)
-
-    def get_double_little_endian(self, offset: int) -> float:
-        """Return the 64-bit IEEE 754 number at an offset, little-endian."""
-        return _get_double_le(self._memory, self._at(offset, 8))[0]
-
-    def put_double_little_endian(self, offset: int, value: float) -> None:
-        """Write a 64-bit IEEE 754 number at an offset, little-endian."""
-        _put_double_le(self._memory, self._at(offset, 8), value)
+    get_byte, put_byte = _number(int, "b")
+    get_short, put_short = _number(int, ">h")
+    get_short_little_endian, put_short_little_endian = _number(int, "<h")
+    get_int, put_int = _number(int, ">i")
+    get_int_little_endian, put_int_little_endian = _number(int, "<i")
+    get_long, put_long = _number(int, ">q")
+    get_long_little_endian, put_long_little_endian = _number(int, "<q")
+    get_float, put_float = _number(float, ">f")
+    get_float_little_endian, put_float_little_endian = _number(float, "<f")
+    get_double, put_double = _number(float, ">d")
+    get_double_little_endian, put_double_little_endian = _number(float, "<d")
 
     def get(self, offset: int, size: int) -> bytes:
         """Return a copy of `size` bytes at an offset."""
@@ -257,12 +180,6 @@ class MemorySegment:
             memory.release()
         # A shown view may have slices, which share the memory.
         return None if self._shown or self.kind is SegmentKind.FILE else content
-
-    def _at(self, offset: int, size: int) -> int:
-        """Return the offset of an access of a fixed size."""
-        if 0 <= offset <= self._end - size:
-            return offset
-        raise self._fault(offset, size)
 
     def _part(self, offset: int, size: int) -> memoryview:
         """Return a range of the bytes."""
