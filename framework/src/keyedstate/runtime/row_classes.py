@@ -157,11 +157,7 @@ def rows_from(
 def row_class_of(function: object, base: type, index: int = 0) -> RowClass | None:
     """Return the class that a function names for rows; None for plain rows.
 
-    The class is the type parameter `index` of the generic class `base`.
-
-    Raises
-    ------
-    RowClassError
+    The class is the type parameter `index` of the generic class `base`.  Raises `RowClassError`.
     """
     given = _arguments(type(function), base)[index]
     return None if given is Any or isinstance(given, TypeVar) else RowClass(given)

@@ -21,12 +21,7 @@ OUTPUT, MAIN = "output", "main"
 
 
 def check_name(name: object) -> None:
-    """Refuse a name that no side output can have.
-
-    Raises
-    ------
-    SideOutputNameError
-    """
+    """Refuse a name that no side output can have; raises `SideOutputNameError`."""
     if not isinstance(name, str) or not name:
         raise SideOutputNameError(name, "its name is no text, or empty")
     if name in (OUTPUT, MAIN):
@@ -79,12 +74,7 @@ class SideRows:
         self._waiting: dict[str, tuple[list[Any], list[Any]]] = {}
 
     def put(self, name: str, rows: Any, key: object) -> None:
-        """Add a row, or a batch, that was made for a key.
-
-        Raises
-        ------
-        UndeclaredSideOutputError
-        """
+        """Add a row, or a batch, that was made for a key; raises `UndeclaredSideOutputError`."""
         if name not in self._outputs.sides:
             raise UndeclaredSideOutputError(name, list(self._outputs.sides))
         of_output, keys = self._waiting.setdefault(name, ([], []))

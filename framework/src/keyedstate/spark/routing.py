@@ -52,7 +52,6 @@ def route(
     ----------
     frame : DataFrame
         With the column `KEY_GROUP_COLUMN`.
-    parallelism, max_parallelism : int
     by_id : bool, optional
         Whether to use ``repartitionById``; by default if this Spark has it.
     """

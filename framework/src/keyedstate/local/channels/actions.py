@@ -38,7 +38,6 @@ class CompleteCheckpoint(Generic[T]):
 
     Attributes
     ----------
-    checkpoint_id : int
     channel_state : mapping of int to sequence
         By channel the elements that came before its barrier and after the snapshot.  They are processed too.
         A restarted task processes them before new input.  Empty in an aligned checkpoint.

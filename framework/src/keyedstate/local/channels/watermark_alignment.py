@@ -20,12 +20,10 @@ class WatermarkAlignment:
 
     Parameters
     ----------
-    channels : int
     drift_ms : int
         How far ahead of the least watermark a channel may be.
     now : int
         The time in milliseconds since 1970 UTC at which the group begins.
-    update_interval_ms : int, optional
     """
 
     def __init__(

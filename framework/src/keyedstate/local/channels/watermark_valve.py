@@ -25,7 +25,6 @@ class WatermarkValve:
     ----------
     watermark : int
         The combined watermark in milliseconds since 1970 UTC; `BEFORE_TIME` before the first one.
-    status : WatermarkStatus
     """
 
     def __init__(self, channels: int) -> None:

@@ -15,7 +15,8 @@ from keyedstate.local.parallel.connection import Connection
 class Feed:
     """Sends the rows of a channel to the subtasks that own their key groups.
 
-    The channel is that of a source, or the rows that a subtask of another operator yields.
+    The channel is that of a source, or the rows that a subtask of another operator yields.  Where it has
+    ended, barriers still follow.
 
     Parameters
     ----------
@@ -25,9 +26,6 @@ class Feed:
         Of the channel.
     connections : sequence of Connection
         One to each subtask.
-    max_parallelism : int
-
-    Where the channel has ended, barriers still follow.
     """
 
     def __init__(

@@ -48,7 +48,6 @@ class ParallelJob:
 
     Parameters
     ----------
-    chain : Chain
     drain : bool
         Whether all event-time timers fire when the input is over, although state is kept.
     all_or_nothing : bool

@@ -19,11 +19,8 @@ class Begin:
 
     Attributes
     ----------
-    plan : PartitionPlan
     number : int
         The partition that the subtask owns.
-    identity : RunIdentity
-    operator_id : str
     epoch : int
         The first epoch of the run.
     aligns : bool
@@ -57,7 +54,6 @@ class EndEpoch:
 
     Attributes
     ----------
-    barrier : Barrier
     at_end : AtEnd
         Which timers fire at its end.
     is_last : bool

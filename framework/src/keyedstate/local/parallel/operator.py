@@ -32,14 +32,8 @@ class ParallelOperator:
 
     First `start`, then `open`. The caller ends the processes in any case.
 
-    Parameters
-    ----------
-    plan : OperatorPlan
-
     Attributes
     ----------
-    plan : OperatorPlan
-    subtasks : list of SubtaskProcess
     unfinished : list of SubtaskProcess
         Those that have not finished the epoch.
     acknowledgements : list of Acknowledgement
@@ -200,7 +194,6 @@ class ParallelOperator:
 
         Parameters
         ----------
-        feed : Feed
         sender_has_ended : bool
             Whether all channels of that operator have ended.
         """

@@ -37,15 +37,8 @@ class SubtaskProcess:
     ----------
     operator : str
         The name of its operator.
-    number : int
     channels : int
         How many channels it has.
-
-    Attributes
-    ----------
-    number : int
-    control : Connection
-    channels : list of Connection
     """
 
     def __init__(self, operator: str, number: int, channels: int) -> None:

@@ -62,8 +62,6 @@ class Subtask:
     ----------
     control : Connection
         To the process of the run: messages, the rows that the function yields, and barriers behind them.
-    channels : sequence of Connection
-    begin : Begin
     """
 
     def __init__(self, control: Connection, channels: Sequence[Connection], begin: Begin) -> None:

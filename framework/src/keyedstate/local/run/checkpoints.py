@@ -40,7 +40,6 @@ class Checkpoints:
 
     Attributes
     ----------
-    identity : RunIdentity
     epoch : int
         The epoch that the run is in.
 
@@ -100,9 +99,7 @@ class Checkpoints:
     def publish(self, finished: Sequence[Acknowledgement]) -> None:
         """Publish the checkpoint of the epoch from the attempts of all tasks of all operators.
 
-        Raises
-        ------
-        CheckpointError
+        Raises `CheckpointError`.
         """
         for acknowledgement in finished:
             self._coordinators[acknowledgement.identity.uid].acknowledge(acknowledgement)

@@ -36,7 +36,6 @@ class InputChannels:
 
     Parameters
     ----------
-    plan : OperatorPlan
     clock : callable
         Returns processing time in milliseconds.
 

@@ -33,7 +33,6 @@ class Job:
 
     Parameters
     ----------
-    chain : Chain
     drain : bool
         Whether all event-time timers fire when the input is over, although state is kept.
     all_or_nothing : bool

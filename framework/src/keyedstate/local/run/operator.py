@@ -20,16 +20,10 @@ class RunningOperator:
 
     Parameters
     ----------
-    plan : OperatorPlan
-    identity : RunIdentity
     epoch : int
         The first one of the run.
     clock : callable
         Returns processing time in milliseconds.
-
-    Attributes
-    ----------
-    plan : OperatorPlan
 
     Raises
     ------

@@ -25,7 +25,6 @@ class RunIdentity:
     ----------
     query_id : str
         The same in all runs over one checkpoint folder.
-    run_id : str
     """
 
     query_id: str
@@ -42,10 +41,8 @@ class OperatorTask:
 
     Parameters
     ----------
-    plan : PartitionPlan
     number : int
         Of the partition.
-    identity : RunIdentity
     operator_id : str
         As `new_operator_id` returns it; all tasks of an operator have the same one.
     epoch : int

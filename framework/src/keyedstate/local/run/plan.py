@@ -47,7 +47,6 @@ class Input:
 
     Attributes
     ----------
-    rows : Source or Upstream
     columns : KeyedColumns
         In the types that Spark would give them, so that keys hash alike there.
     """
@@ -64,9 +63,6 @@ class OperatorInputs:
     ----------
     inputs : tuple of Input
         One, or two that are connected.
-    uid : str or None
-    config : mapping or None
-    broadcast : Source or None
     """
 
     inputs: tuple[Input, ...]
@@ -86,10 +82,6 @@ class OperatorPlan:
 
     Attributes
     ----------
-    read : OperatorInputs
-    config : Configuration
-    partitions : PartitionPlan
-    connected : ConnectedColumns or None
     folder : OperatorFolder or None
         None for an operator that keeps no state: without a uid.
     """

@@ -12,10 +12,6 @@ class StopRequest:
     """A context in which the first Ctrl-C is a request, and the second one interrupts.
 
     A program may read the rows of several runs in turn: the first Ctrl-C is a request to all of them.
-
-    Attributes
-    ----------
-    requested : bool
     """
 
     #: All that wait for Ctrl-C, in whatever order their runs end.

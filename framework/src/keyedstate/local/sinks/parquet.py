@@ -27,14 +27,10 @@ _FINAL = re.compile(r"epoch-[0-9]+\.[0-9a-f]{32}\.parquet|rows\.[0-9a-f]{32}\.pa
 
 
 def write_parquet(elements: Iterable[Element], folder: Path, schema: pa.Schema, *, keeps_state: bool) -> None:
-    """Write the rows of a run.
+    """Write the rows of a run; raises `TargetExistsError` or `OSError`.
 
     Without kept state nothing is committed before the run is over, and the folder must have no rows of
     another run.
-
-    Raises
-    ------
-    TargetExistsError, OSError
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name in os.listdir(folder) if _FINAL.fullmatch(name)]

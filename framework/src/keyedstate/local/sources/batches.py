@@ -21,7 +21,6 @@ class BatchSource:
 
     Parameters
     ----------
-    schema : pyarrow.Schema
     open_batches : callable
         Returns the batches from the first one on.
     reads_once : bool, default False

@@ -18,9 +18,7 @@ from keyedstate.local.sources.source import Source
 def source_of(rows: object) -> Source:
     """Return the source of rows in any of the forms that `keyedstate.local.keyed` takes.
 
-    Raises
-    ------
-    SourceError
+    Raises `SourceError`.
     """
     if isinstance(rows, Source):
         return rows

@@ -49,12 +49,10 @@ class BatchSorter(SpillingSorter):
 
     Parameters
     ----------
-    order : RowOrder
     columns : sequence of int
         The places of the columns to sort by, in the order that `order` has them.
     schema : pyarrow.Schema
         Of the rows, without dictionaries.
-    memory : MemoryManager
     memory_bytes : int
         What rows, their keys and a merge may take together; at least `MIN_MEMORY_BYTES`.  The sorter reserves
         them.

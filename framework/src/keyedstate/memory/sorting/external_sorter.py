@@ -28,8 +28,6 @@ class ExternalSorter(SpillingSorter, Generic[T]):
 
     Parameters
     ----------
-    order : RecordOrder
-    memory : MemoryManager
     memory_bytes : int
         At least six pages of the manager.
     folder : Path

@@ -19,7 +19,6 @@ class IndexPages:
     ----------
     width : int
         Bytes of an entry, at most those of a page.
-    page_bytes : int
     """
 
     def __init__(self, width: int, page_bytes: int) -> None:

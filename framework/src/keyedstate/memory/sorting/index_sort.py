@@ -33,7 +33,6 @@ def sorted_places(keys: NormalizedKeys, whole_keys: WholeKeys) -> Places:
 
     Parameters
     ----------
-    keys : NormalizedKeys
     whole_keys : callable
         It is called once at most, with the places of the rows that their normalized keys do not order.
     """

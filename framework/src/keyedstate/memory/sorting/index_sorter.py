@@ -59,7 +59,6 @@ class IndexSorter(ABC, Generic[T]):
 
     Parameters
     ----------
-    order : RecordOrder
     pages : sequence of MemorySegment
         At least `MIN_PAGES` of one size; they belong to the sorter until the caller releases them.
     content_bytes : int

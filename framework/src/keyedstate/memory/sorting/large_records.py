@@ -16,10 +16,6 @@ class LargeRecords:
     """Records in a file, found by their offset; the file is made with the first of them.
 
     Runs contain the offsets alone, so that a large record is written once, however often runs are merged.
-
-    Attributes
-    ----------
-    path : Path
     """
 
     def __init__(self, path: Path) -> None:

@@ -41,7 +41,6 @@ class NormalizedKeySorter(IndexSorter[T]):
 
     Parameters
     ----------
-    order : RecordOrder
     pages : sequence of MemorySegment
         At least three of one size, up to 1 MiB; they belong to the sorter until the caller releases them.
     large_records : LargeRecords, optional

@@ -109,8 +109,6 @@ class RunFile:
 
     Attributes
     ----------
-    path : Path
-    schema : pyarrow.Schema
     size : int
         In bytes.
     largest : int

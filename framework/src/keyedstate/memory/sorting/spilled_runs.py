@@ -25,7 +25,6 @@ class SpilledRuns:
 
     Parameters
     ----------
-    folder : Path
     schema : pyarrow.Schema
         Of the runs, with the columns of keys.
     whole_keys : callable

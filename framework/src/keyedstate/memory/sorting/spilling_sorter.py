@@ -15,12 +15,7 @@ S = TypeVar("S", bound="SpillingSorter")
 
 
 class SpillingSorter(ABC):
-    """A sorter with runs on disk; a context manager that closes it.
-
-    Parameters
-    ----------
-    runs : SpilledRuns
-    """
+    """A sorter with runs on disk; a context manager that closes it."""
 
     def __init__(self, runs: SpilledRuns) -> None:
         self._runs = runs

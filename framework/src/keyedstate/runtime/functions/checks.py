@@ -89,9 +89,7 @@ def check_function(function: object) -> None:
 def row_classes(function: KeyedFunction) -> dict[str, RowClass]:
     """Return the classes that a function names for its rows, by the kind of rows; without plain rows.
 
-    Raises
-    ------
-    RowClassError
+    Raises `RowClassError`.
     """
     found = {
         rows: row_class_of(function, base, index)
@@ -102,13 +100,9 @@ def row_classes(function: KeyedFunction) -> dict[str, RowClass]:
 
 
 def check_row_classes(function: KeyedFunction, columns_of: Callable[[str], pa.Schema]) -> None:
-    """Refuse a function with a row class that does not fit the columns.
+    """Refuse a function with a row class that does not fit the columns; raises `RowClassError`.
 
     `columns_of` returns the columns of a kind of rows: `ROWS`, `BROADCAST` or one of `INPUTS`.
-
-    Raises
-    ------
-    RowClassError
     """
     for name, row_class in row_classes(function).items():
         row_class.check(columns_of(name))
@@ -124,7 +118,6 @@ def check_methods(
 
     Parameters
     ----------
-    function : object
     bases : sequence of type
         The classes whose own methods do not count.
     needed, optional : mapping

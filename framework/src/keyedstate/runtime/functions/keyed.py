@@ -309,12 +309,7 @@ class KeyedBroadcastProcessFunction(KeyedProcessFunction[R], Generic[R, B]):
 
 
 def refuse_lone_broadcast_state(function: KeyedFunction, state: OperatorStateDescriptor[Any]) -> None:
-    """Refuse broadcast state in a function that has no broadcast side.
-
-    Raises
-    ------
-    InvalidFunctionError
-    """
+    """Refuse broadcast state in a function that has no broadcast side; raises `InvalidFunctionError`."""
     if state.meta.kind is OperatorStateKind.BROADCAST and not isinstance(
         function, KeyedBroadcastProcessFunction
     ):

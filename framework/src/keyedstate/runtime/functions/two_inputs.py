@@ -153,9 +153,7 @@ def input_of_side_output(function: KeyedFunction, name: str) -> int:
 def check_inputs(function: KeyedFunction, *, connected: bool) -> None:
     """Refuse a function of two inputs where there is one, and the other way round.
 
-    Raises
-    ------
-    InvalidFunctionError
+    Raises `InvalidFunctionError`.
     """
     name = type(function).__name__
     if connected and not isinstance(function, KeyedCoProcessFunction):

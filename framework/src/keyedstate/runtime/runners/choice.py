@@ -16,10 +16,7 @@ def keyed_operator(function: KeyedFunction, backend: KeyedStateBackend, spec: Op
     """Return the operator that runs a process function over the rows of one partition.
 
     The backend is opened over the partition's key groups, with `key_serializer_for` the key columns.
-
-    Raises
-    ------
-    InvalidFunctionError
+    Raises `InvalidFunctionError`.
     """
     check_function(function)
     check_inputs(function, connected=spec.connected is not None)

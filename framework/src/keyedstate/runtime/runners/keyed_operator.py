@@ -37,14 +37,12 @@ class OperatorSpec:
 
     Attributes
     ----------
-    key_columns : sequence of str
     key_group_column : str
         Name of the int32 column with each row's key group, which the function does not see.
     output : OutputSchema
         Of the rows that the function yields.
     side_outputs : mapping of str to OutputSchema
         With any, batches come out as `keyedstate.runtime.side_outputs` says.
-    epoch : int or None
     operator_states : OperatorStateBackend
         With the operator state that the task restores.
     task, parallelism : int
@@ -79,7 +77,6 @@ class KeyedOperator(ABC):
         Without rows of the broadcast side.
     rows_by_input : dict of str to int
         Those of each of two connected inputs; empty for one input.
-    rows_out : int
     rows_dropped : Counter of str
         Rows of this epoch that were dropped, by reason such as ``late``.
     largest_event_time : int or None

@@ -25,9 +25,7 @@ def aggregation_of(
 ) -> tuple[DataFrame, Aggregation, StructType]:
     """Return the needed columns of a DataFrame, the function that reads them, and the columns of its output.
 
-    Raises
-    ------
-    InvalidAggregateError
+    Raises `InvalidAggregateError`.
     """
     taken = {folded(frame, name): f"a key column is named {name!r}" for name in key_columns}
     resolved: dict[str, Aggregate] = {}

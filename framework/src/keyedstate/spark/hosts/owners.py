@@ -156,10 +156,7 @@ def remote_access(spark: SparkSession, config: Configuration, folder: str) -> Re
     """Return the access of a query's executors to each other's hosts; None if the options forbid it.
 
     An operator that ``foreachBatch`` builds in each epoch keeps its secret, by the URI of its folder.
-
-    Raises
-    ------
-    MissingOptionError
+    Raises `MissingOptionError`.
     """
     conf = spark.sparkContext.getConf()
     # Checked in any case: an incomplete set of options is a mistake.

@@ -129,9 +129,7 @@ class HostFolder:
     def listen(self, number: int) -> socket.socket:
         """Replace a socket without a listening process, and delete folders of ended ones; under the lock.
 
-        Raises
-        ------
-        HostFolderError
+        Raises `HostFolderError`.
         """
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:

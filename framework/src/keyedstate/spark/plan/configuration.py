@@ -14,9 +14,7 @@ from keyedstate.options import Configuration
 def read_configuration(spark: SparkSession, explicit: Mapping[str, object] | None) -> Configuration:
     """Return the options: explicit ones before Spark's configuration before the environment.
 
-    Raises
-    ------
-    UnknownOptionError
+    Raises `UnknownOptionError`.
     """
     return Configuration(explicit, spark=spark_settings(spark), environ=os.environ)
 
