@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -112,13 +113,9 @@ class ParallelOperator:
 
     def send_broadcast(self) -> None:
         """Send the rows of the broadcast side to every subtask."""
-        broadcast = self.plan.read.broadcast
-        for channel in () if broadcast is None else broadcast.channels():
-            while (batch := channel.read()) is not None:
-                for subtask in self.subtasks:
-                    subtask.control.put(batch)
-        for subtask in self.subtasks:
-            subtask.control.put(BroadcastEnd())
+        for message in chain(self.plan.read.broadcast_rows(), [BroadcastEnd()]):
+            for subtask in self.subtasks:
+                subtask.control.put(message)
 
     def read(self) -> bool:
         """Read a batch of each source's channel whose subtasks have room; return whether there was one."""
@@ -152,14 +149,14 @@ class ParallelOperator:
         for feed in self._feeds():
             if feed.waits or feed in self._passed:
                 # That it has no rows does not mean that there are none.
-                self._inputs.pause(feed.number, feed.name)
+                self._inputs.time.paused(feed.number, feed.name)
 
     def send_watermark(self) -> None:
         """Send the watermark of all channels into each of them, if it has grown.
 
         It also grows without rows: an idle channel holds nothing back.
         """
-        watermark = self._inputs.watermark()
+        watermark = self._inputs.time.watermark()
         if watermark is not None and (self._watermark is None or watermark > self._watermark):
             self._watermark = watermark
             for feed in self._feeds():

@@ -81,22 +81,22 @@ class Subtask:
 
     def run(self) -> None:
         """Process the broadcast side, and then the channels until the last epoch is over."""
-        _send(self._control, Opened(self._task.restored, self._task.watermark))
+        _send(self._control, Opened(self._task.restored, self._task.partition.watermark))
         while isinstance(message := _next(self._control), pa.RecordBatch):
-            self._send_rows(self._task.process_broadcast(message))
+            self._send_rows(self._task.partition.process_broadcast([message]))
         assert isinstance(message, BroadcastEnd)
-        self._send_rows(self._task.process_rows_in_flight())
+        self._send_rows(self._task.partition.process_rows_in_flight())
         while not self._is_over:
             action = self._gate.poll(system_clock())
             if action is not None:
                 self._do(action)
             else:
                 self._receive(self._with_room(), self._until_deadline())
-                self._send_rows(self._task.advance(self._watermark))
+                self._send_rows(self._task.partition.advance(self._watermark))
 
     def close(self) -> None:
         """Close the function and release the state."""
-        self._task.close()
+        self._task.partition.close()
 
     def _with_room(self) -> list[int]:
         """Return the channels whose queues have room."""
@@ -128,7 +128,7 @@ class Subtask:
     def _do(self, action: Action[pa.RecordBatch]) -> None:
         match action:
             case Process(_, pa.RecordBatch() as rows):
-                self._send_rows(self._task.process(rows))
+                self._send_rows(self._task.partition.process([rows]))
             case Process(channel, Watermark() as watermark):
                 self._valve.receive(channel, watermark)
                 if watermark.time_ms != END_OF_TIME:
@@ -138,12 +138,12 @@ class Subtask:
                 time = min(self._valve.watermark, self._latest)
                 if time != BEFORE_TIME:
                     self._watermark = time
-                    self._send_rows(self._task.advance(self._watermark))
+                    self._send_rows(self._task.partition.advance(self._watermark))
             case TakeSnapshot(barrier):
                 if self._end is None:
                     self._announced(_next(self._control))
                 assert self._end is not None
-                self._send_rows(self._task.end(self._end.at_end))
+                self._send_rows(self._task.partition.end(self._end.at_end))
                 # The operator that reads the rows need not wait until the state is written.
                 _send(self._control, barrier)
                 # The state must not change before it is written.

@@ -50,12 +50,14 @@ class InputChannels:
         The channels of sources that have not ended, each with the number of the input.
     upstream : list of (int, str)
         The number of the input and the name of each channel from a subtask of another operator.
+    time : OperatorTime
+        The event times of all channels, and their watermark.
     """
 
     def __init__(self, plan: OperatorPlan, clock: Clock) -> None:
         self._plan = plan
         self._clock = clock
-        self._time = OperatorTime((), None, 0)
+        self.time = OperatorTime((), None, 0)
         self._channels: list[tuple[int, SourceChannel]] = []
         self.upstream: list[tuple[int, str]] = []
         for number, input_ in enumerate(plan.read.inputs):
@@ -78,15 +80,15 @@ class InputChannels:
     def restore(self, checkpoint: CheckpointMetadata | None, watermark: int | None) -> None:
         """Move the channels to their positions in a checkpoint, whose watermark continues."""
         positions = self._restored = {} if checkpoint is None else self._positions_in(checkpoint)
-        self._time = OperatorTime(self._plan.partitions.event_times, watermark, self._clock())
+        self.time = OperatorTime(self._plan.partitions.event_times, watermark, self._clock())
         for number, name in self.upstream:
             position = positions.get(str(number + 1), {}).get(_UPSTREAM)
-            self._time.add_channel(number, name, _times(position))
+            self.time.add_channel(number, name, _times(position))
         for number, channel in self._channels:
             position = positions.get(str(number + 1), {}).get(channel.name)
             if position is not None:
                 channel.seek(position["offset"])
-            self._time.add_channel(number, channel.name, _times(position))
+            self.time.add_channel(number, channel.name, _times(position))
 
     def _positions_in(self, checkpoint: CheckpointMetadata) -> Mapping[str, Any]:
         """Return positions as `AttemptManifest.positions` has them; those of Spark are in its savepoint."""
@@ -128,7 +130,7 @@ class InputChannels:
             return list(self.reading)
         now = self._clock()
         for place, (number, channel) in enumerate(self._channels):
-            watermark = self._time.of_channel(number, channel.name)
+            watermark = self.time.of_channel(number, channel.name)
             if (number, channel) not in self.reading:
                 watermark = END_OF_TIME
             status = WatermarkStatus.IDLE if watermark is None else WatermarkStatus.ACTIVE
@@ -138,7 +140,7 @@ class InputChannels:
         self._alignment.advance(now)
         paused = [self._channels[place] for place in self._alignment.paused]
         for number, channel in paused:
-            self._time.paused(number, channel.name)
+            self.time.paused(number, channel.name)
         return [each for each in self.reading if each not in paused]
 
     def keyed(
@@ -152,7 +154,7 @@ class InputChannels:
         columns = self._plan.read.inputs[number].columns
         _check_columns(batch.schema, columns.given_schema, channel)
         rows = columns.with_key_columns(batch_as_spark_reads(batch, columns.given_schema))
-        self._time.saw(number, channel, rows, more_follow=more_follow)
+        self.time.saw(number, channel, rows, more_follow=more_follow)
         if self._plan.connected is not None:
             rows = self._plan.connected.union(number, rows)
         partitions = self._plan.partitions
@@ -163,7 +165,7 @@ class InputChannels:
         if (number, channel) in self.upstream:
             self._ended_upstream.add((number, channel))
         self.reading = [each for each in self.reading if (each[0], each[1].name) != (number, channel)]
-        self._time.end_channel(number, channel)
+        self.time.end_channel(number, channel)
 
     @property
     def has_ended(self) -> bool:
@@ -172,22 +174,14 @@ class InputChannels:
 
     def count_turn(self) -> None:
         """Count the time of a turn of the run, in which its channels are read once, as without rows."""
-        self._time.count_turn(self._clock())
-
-    def pause(self, number: int, channel: str) -> None:
-        """Note that the rows of a channel wait: it is not idle."""
-        self._time.paused(number, channel)
-
-    def watermark(self) -> int | None:
-        """Return the watermark of all channels now; None without event time, and before the first row."""
-        return self._time.watermark()
+        self.time.count_turn(self._clock())
 
     def positions(self) -> dict[str, Any]:
         """Return the positions as `AttemptManifest.positions` has them."""
         # A channel that is absent in this run keeps its position: a later run may have it again.
         found: dict[str, dict[str, Any]] = {name: {**channels} for name, channels in self._restored.items()}
         for number, channel in self._channels:
-            times = self._time.times_of(number, channel.name)
+            times = self.time.times_of(number, channel.name)
             of_input = found.setdefault(str(number + 1), {})
             of_input[channel.name] = {"offset": _offset_of(channel), "event_times": times}
         return self.with_upstream_positions(found)
@@ -200,7 +194,7 @@ class InputChannels:
         least: dict[str, dict[str, int]] = {}
         for number, name in self.upstream:
             times = least.setdefault(str(number + 1), {})
-            for input_, time in self._time.times_of(number, name).items():
+            for input_, time in self.time.times_of(number, name).items():
                 times[input_] = min(time, times.get(input_, time))
         upstream = {
             name: {_UPSTREAM: {"offset": None, "event_times": times}} for name, times in least.items()

@@ -71,7 +71,7 @@ class Job:
                 operators[plan] = RunningOperator(plan, identity, epoch, system_clock)
                 stack.callback(operators[plan].close)
             running = _Running(operators, self._chain.receivers)
-            restored = operators[self._chain.plans[-1]].restored
+            restored = operators[self._chain.plans[-1]].task.restored
             yield Restored() if checkpoints is None else checkpoints.begun(restored)
             # An operator has its broadcast rows and rows in flight before those that another one yields.
             for operator in reversed(operators.values()):
@@ -93,10 +93,10 @@ class Job:
             if self._stop.requested:
                 break
             is_due = not self._all_or_nothing and time.monotonic() - began >= self._chain.interval_s
-            if is_due and any(operator.channels for operator in operators):
+            if is_due and any(operator.inputs.reading for operator in operators):
                 yield from self._checkpoint(running, checkpoints, AtEnd.EPOCH, is_last=False)
                 for operator in operators:
-                    operator.begin_epoch(checkpoints.epoch)
+                    operator.task.begin_epoch(checkpoints.epoch)
                 began = time.monotonic()
         if self._stop.requested and self._all_or_nothing:
             return
@@ -109,7 +109,8 @@ class Job:
         yield from running.end(at_end, is_last=is_last)
         epoch = checkpoints.epoch
         yield Prepare(epoch, checkpoints.identity.run_id)
-        checkpoints.publish([operator.finish() for operator in running.operators.values()])
+        operators = running.operators.values()
+        checkpoints.publish([each.task.finish(each.inputs.positions()) for each in operators])
         yield Committed(epoch)
 
 
@@ -129,11 +130,13 @@ class _Running:
 
         Channels are read in turn until all have ended.
         """
-        while any(operator.channels for operator in self.operators.values()):
+        while any(operator.inputs.reading for operator in self.operators.values()):
+            for operator in self.operators.values():
+                operator.inputs.count_turn()
             waiting = [
                 (operator, number, channel)
                 for operator in self.operators.values()
-                for number, channel in operator.readable()
+                for number, channel in operator.inputs.readable()
             ]
             idle = True
             for operator, number, channel in waiting:
@@ -147,7 +150,7 @@ class _Running:
         self, operator: RunningOperator, number: int, channel: SourceChannel, batch: pa.RecordBatch | None
     ) -> Iterator[pa.RecordBatch]:
         if batch is None:
-            operator.end_channel(number, channel.name)
+            operator.inputs.end(number, channel.name)
         else:
             yield from self.passed_on(operator, operator.receive(number, channel.name, batch))
         # Also without rows: time goes by, and an idle channel holds nothing back.
@@ -159,10 +162,10 @@ class _Running:
         for operator in self.operators.values():
             # The operators before it may just have yielded rows, or have ended.
             yield from self.passed_on(operator, operator.advance())
-            yield from self.passed_on(operator, operator.end(at_end))
-            if is_last and operator.has_ended and operator.plan in self._receivers:
+            yield from self.passed_on(operator, operator.task.partition.end(at_end))
+            if is_last and operator.inputs.has_ended and operator.plan in self._receivers:
                 plan, number = self._receivers[operator.plan]
-                self.operators[plan].end_channel(number, upstream_channel(0))
+                self.operators[plan].inputs.end(number, upstream_channel(0))
 
     def passed_on(
         self, operator: RunningOperator, rows: Iterator[pa.RecordBatch]

@@ -14,6 +14,9 @@ from keyedstate.runtime.timers import AtEnd
 class BoundedPartition:
     """The state and the function of one partition over all its rows; a `Partition` without epochs."""
 
+    #: As that of a `Partition`; none is known.
+    watermark: int | None = None
+
     def __init__(self, plan: PartitionPlan, number: int) -> None:
         with contextlib.ExitStack() as opened:
             keyed = opened.enter_context(contextlib.closing(plan.open_backend(plan.key_groups(number))))

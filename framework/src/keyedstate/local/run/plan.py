@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -69,6 +69,11 @@ class OperatorInputs:
     uid: str | None
     config: Mapping[str, object] | None
     broadcast: Source | None = None
+
+    def broadcast_rows(self) -> Iterator[pa.RecordBatch]:
+        """Read all rows of the broadcast side."""
+        for channel in () if self.broadcast is None else self.broadcast.channels():
+            yield from iter(channel.read, None)
 
     @property
     def event_times(self) -> EventTimes:
