@@ -32,8 +32,10 @@ from measuring import medians
 
 from keyedstate import types
 from keyedstate.memory import MemoryManager
-from keyedstate.memory.sorting import ExternalSorter, FixedLengthSorter, NormalizedKeySorter
+from keyedstate.memory.sorting.external_sorter import ExternalSorter
+from keyedstate.memory.sorting.fixed_length_sorter import FixedLengthSorter
 from keyedstate.memory.sorting.index_sort import sorted_places
+from keyedstate.memory.sorting.normalized_key_sorter import NormalizedKeySorter
 from keyedstate.types.orders import ColumnOrder, RecordOrder
 
 _PAGE = 32 * 1024

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from keyedstate.local.channels import (
+from keyedstate.local.channels.actions import (
     AbortCheckpoint,
     AbortReason,
     CompleteCheckpoint,
-    EndOfChannel,
-    InputGate,
     Process,
     TakeSnapshot,
 )
+from keyedstate.local.channels.elements import EndOfChannel
+from keyedstate.local.channels.input_gate import InputGate
 
 
 class RecordingTask:

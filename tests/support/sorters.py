@@ -10,7 +10,7 @@ from typing import Any
 
 from keyedstate import types
 from keyedstate.memory import MemoryManager, MemorySegment
-from keyedstate.memory.sorting import NormalizedKeySorter
+from keyedstate.memory.sorting.normalized_key_sorter import NormalizedKeySorter
 from keyedstate.types.orders import RecordOrder
 
 PAGE = 32 * 1024

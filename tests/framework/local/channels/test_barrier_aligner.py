@@ -5,15 +5,9 @@ from __future__ import annotations
 import pytest
 from support.channels import RecordingTask
 
-from keyedstate.local.channels import (
-    AbortReason,
-    Barrier,
-    BarrierAligner,
-    CancellationBarrier,
-    EndOfChannel,
-    TakeSnapshot,
-    Watermark,
-)
+from keyedstate.local.channels.actions import AbortReason, TakeSnapshot
+from keyedstate.local.channels.barrier_aligner import BarrierAligner
+from keyedstate.local.channels.elements import Barrier, CancellationBarrier, EndOfChannel, Watermark
 
 FIRST, SECOND, THIRD = Barrier(1, 0), Barrier(2, 0), Barrier(3, 0)
 END = EndOfChannel()

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from support.channels import RecordingTask
 
-from keyedstate.local.channels import (
-    AbortReason,
-    Barrier,
-    BarrierAnnouncement,
-    BarrierTracker,
-    CancellationBarrier,
-    EndOfChannel,
-)
+from keyedstate.local.channels.actions import AbortReason
+from keyedstate.local.channels.barrier_tracker import BarrierTracker
+from keyedstate.local.channels.elements import Barrier, BarrierAnnouncement, CancellationBarrier, EndOfChannel
 
 FIRST, SECOND, THIRD = Barrier(1, 0), Barrier(2, 0), Barrier(3, 0)
 END = EndOfChannel()

@@ -13,17 +13,11 @@ from typing import Any, NamedTuple
 import pytest
 from support.channels import RecordingTask
 
-from keyedstate.local.channels import (
-    Barrier,
-    BarrierAligner,
-    BarrierAnnouncement,
-    BarrierTracker,
-    CancellationBarrier,
-    CompleteCheckpoint,
-    EndOfChannel,
-    InputGate,
-    Process,
-)
+from keyedstate.local.channels.actions import CompleteCheckpoint, Process
+from keyedstate.local.channels.barrier_aligner import BarrierAligner
+from keyedstate.local.channels.barrier_tracker import BarrierTracker
+from keyedstate.local.channels.elements import Barrier, BarrierAnnouncement, CancellationBarrier, EndOfChannel
+from keyedstate.local.channels.input_gate import InputGate
 
 Make = Callable[..., InputGate[Any]]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from support.channels import RecordingTask
 
-from keyedstate.local.channels import (
-    AbortReason,
+from keyedstate.local.channels.actions import AbortReason
+from keyedstate.local.channels.barrier_aligner import BarrierAligner
+from keyedstate.local.channels.elements import (
     Barrier,
-    BarrierAligner,
     BarrierAnnouncement,
     CancellationBarrier,
     EndOfChannel,

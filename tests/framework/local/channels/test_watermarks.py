@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import random
 
-from keyedstate.local.channels import (
-    Watermark,
-    WatermarkAlignment,
-    WatermarkStatus,
-    WatermarkValve,
-)
+from keyedstate.local.channels.elements import Watermark, WatermarkStatus
+from keyedstate.local.channels.watermark_alignment import WatermarkAlignment
+from keyedstate.local.channels.watermark_valve import WatermarkValve
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 
 ACTIVE, IDLE = WatermarkStatus

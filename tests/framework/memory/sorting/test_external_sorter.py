@@ -29,7 +29,8 @@ from keyedstate.errors import (
     ValueTypeError,
 )
 from keyedstate.memory import MemoryManager
-from keyedstate.memory.sorting import BatchSorter, ExternalSorter
+from keyedstate.memory.sorting.batch_sorter import BatchSorter
+from keyedstate.memory.sorting.external_sorter import ExternalSorter
 from keyedstate.types.orders import ColumnOrder, RecordOrder
 
 KEY, TEXT = itemgetter(0), itemgetter(1)

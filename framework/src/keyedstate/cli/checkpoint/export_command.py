@@ -22,7 +22,7 @@ from keyedstate.cli.output import Format, console, print_json, progress, shown_b
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage, read_settings
 from keyedstate.errors import TargetExistsError, did_you_mean
 from keyedstate.memory import SORT
-from keyedstate.memory.sorting import BatchSorter
+from keyedstate.memory.sorting.batch_sorter import BatchSorter
 from keyedstate.options import managed_memory
 from keyedstate.types.orders import ColumnOrder
 from keyedstate.working_folder import WorkingFolder

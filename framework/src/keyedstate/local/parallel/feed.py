@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.keygroups import KEY_GROUP_COLUMN
-from keyedstate.local.channels import Barrier, Watermark
+from keyedstate.local.channels.elements import Barrier, Watermark
 from keyedstate.local.parallel.connection import Connection
 
 

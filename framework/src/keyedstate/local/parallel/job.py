@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata
 from keyedstate.errors import CheckpointTimeoutError, SubtaskFailedError
-from keyedstate.local.channels import Barrier
+from keyedstate.local.channels.elements import Barrier
 from keyedstate.local.parallel.connection import wait
 from keyedstate.local.parallel.feed import Feed
 from keyedstate.local.parallel.messages import Closed, Finished, MoreFollow

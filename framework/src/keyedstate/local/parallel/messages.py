@@ -8,7 +8,7 @@ from typing import Any
 
 from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata
 from keyedstate.epoch.partition_plan import PartitionPlan
-from keyedstate.local.channels import Barrier
+from keyedstate.local.channels.elements import Barrier
 from keyedstate.local.run.operator_task import RunIdentity
 from keyedstate.runtime.timers import AtEnd
 

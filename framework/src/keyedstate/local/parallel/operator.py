@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata
-from keyedstate.local.channels import Barrier, Watermark
+from keyedstate.local.channels.elements import Barrier, Watermark
 from keyedstate.local.parallel.feed import Feed
 from keyedstate.local.parallel.messages import Begin, BroadcastEnd, EndEpoch, Finished, Opened, Published
 from keyedstate.local.parallel.process import SubtaskProcess

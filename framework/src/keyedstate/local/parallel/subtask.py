@@ -22,18 +22,12 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.errors.base import described
-from keyedstate.local.channels import (
-    Action,
-    BarrierAligner,
-    BarrierAnnouncement,
-    BarrierTracker,
-    CompleteCheckpoint,
-    InputGate,
-    Process,
-    TakeSnapshot,
-    Watermark,
-    WatermarkValve,
-)
+from keyedstate.local.channels.actions import Action, CompleteCheckpoint, Process, TakeSnapshot
+from keyedstate.local.channels.barrier_aligner import BarrierAligner
+from keyedstate.local.channels.barrier_tracker import BarrierTracker
+from keyedstate.local.channels.elements import BarrierAnnouncement, Watermark
+from keyedstate.local.channels.input_gate import InputGate
+from keyedstate.local.channels.watermark_valve import WatermarkValve
 from keyedstate.local.parallel.connection import Connection, wait
 from keyedstate.local.parallel.messages import (
     Begin,

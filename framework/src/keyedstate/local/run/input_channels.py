@@ -14,7 +14,8 @@ from keyedstate.checkpoint.savepoint.file_positions import files_read_on_spark
 from keyedstate.columns.keyed import with_key_groups
 from keyedstate.columns.spark_types import batch_as_spark_reads, schema_as_spark_reads
 from keyedstate.errors import SourceError
-from keyedstate.local.channels import Watermark, WatermarkAlignment, WatermarkStatus
+from keyedstate.local.channels.elements import Watermark, WatermarkStatus
+from keyedstate.local.channels.watermark_alignment import WatermarkAlignment
 from keyedstate.local.run.event_time import OperatorTime
 from keyedstate.local.run.plan import OperatorPlan
 from keyedstate.local.sources.files import FileSource

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from keyedstate.columns.connected import ConnectedColumns
 from keyedstate.columns.declared import output_schema
-from keyedstate.durations import Duration
 from keyedstate.errors import ConnectedFramesError, EventTimeError
-from keyedstate.joins import IntervalJoin, IntervalJoinFunction, joined_columns
+from keyedstate.joins import IntervalJoinFunction, joined_columns
+from keyedstate.joins.builder import JoinableInputs
 from keyedstate.local.run.plan import OperatorInputs, OperatorPlan
 from keyedstate.local.streams.keyed import KeyedStream
 from keyedstate.local.streams.result import ResultStream
@@ -66,7 +66,7 @@ def connect(
     return ConnectedStreams(OperatorInputs(inputs, uid, config))
 
 
-class ConnectedStreams:
+class ConnectedStreams(JoinableInputs[ResultStream]):
     """Two keyed inputs that are connected; made by `connect`."""
 
     def __init__(self, read: OperatorInputs) -> None:
@@ -88,54 +88,12 @@ class ConnectedStreams:
         """
         return ResultStream(OperatorPlan.of(self._read, function, schema))
 
-    def interval_join(
-        self,
-        lower: Duration,
-        upper: Duration,
-        *,
-        lower_exclusive: bool = False,
-        upper_exclusive: bool = False,
-        missing: str = "fail",
-    ) -> IntervalJoin[ResultStream]:
-        """Join rows by key and event time: ``interval_join("-1 hour", "2 hours").join()``.
-
-        An inner join of the rows of the first input, the left ones, with those rows of the second one whose
-        time is in ``[left time + lower, left time + upper]``.  As in SQL, null keys match nothing.
-
-        Parameters
-        ----------
-        lower, upper : str, timedelta or int
-            Relative to the time of the left row; either may be negative.
-        lower_exclusive, upper_exclusive : bool, optional
-            Whether a right row at exactly that bound is excluded.
-        missing : {"fail", "drop", "side output"}, optional
-            What happens to rows without an event time.
-
-        Returns
-        -------
-        IntervalJoin
-            A builder of side outputs; its last method returns a `ResultStream`.
-
-        Raises
-        ------
-        InvalidJoinError, InvalidDurationError
-        """
+    def _joined(self, function: IntervalJoinFunction, declared: object) -> ResultStream:
+        if not function.joins_by_itself:
+            return self.process(function, output_schema(declared).schema)
         sides = [each.columns for each in self._read.inputs]
-
-        def finish(function: IntervalJoinFunction, declared: object) -> ResultStream:
-            if not function.joins_by_itself:
-                return self.process(function, output_schema(declared).schema)
-            fields = [
-                sides[each.of_right].schema.field(each.place).with_name(each.name)
-                for each in joined_columns(ConnectedColumns(*sides).inputs)
-            ]
-            return self.process(function, pa.schema(fields))
-
-        return IntervalJoin(
-            lower,
-            upper,
-            lower_exclusive=lower_exclusive,
-            upper_exclusive=upper_exclusive,
-            missing=missing,
-            finish=finish,
-        )
+        fields = [
+            sides[each.of_right].schema.field(each.place).with_name(each.name)
+            for each in joined_columns(ConnectedColumns(*sides).inputs)
+        ]
+        return self.process(function, pa.schema(fields))

@@ -17,7 +17,8 @@ from pyspark.sql.types import StructType
 from keyedstate.durations import Duration
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.errors import ConnectedFramesError, EventTimeError
-from keyedstate.joins import IntervalJoin, IntervalJoinFunction
+from keyedstate.joins import IntervalJoinFunction
+from keyedstate.joins.builder import JoinableInputs
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
 from keyedstate.runtime.functions.checks import check_function
 from keyedstate.runtime.functions.two_inputs import (
@@ -80,7 +81,7 @@ def connect(
     return ConnectedFrame(operator, sides)
 
 
-class ConnectedFrame:
+class ConnectedFrame(JoinableInputs[DataFrame]):
     """Two keyed DataFrames that are connected; made by `connect`."""
 
     def __init__(self, operator: KeyedRows, sides: tuple[KeyedRows, KeyedRows]) -> None:
@@ -105,54 +106,10 @@ class ConnectedFrame:
         bound, rows = self._bound(function)
         return run_function(rows, bound, schema, [side.df.schema for side in self._sides])
 
-    def interval_join(
-        self,
-        lower: Duration,
-        upper: Duration,
-        *,
-        lower_exclusive: bool = False,
-        upper_exclusive: bool = False,
-        missing: str = "fail",
-    ) -> IntervalJoin[DataFrame]:
-        """Join rows by key and event time: ``interval_join("-1 hour", "2 hours").join()``.
-
-        An inner join of the rows of the first DataFrame, the left ones, with those rows of the second one
-        whose time is in ``[left time + lower, left time + upper]``.  As in SQL, null keys match nothing.
-
-        Parameters
-        ----------
-        lower, upper : str, timedelta or int
-            Relative to the time of the left row; either may be negative.
-        lower_exclusive, upper_exclusive : bool, optional
-            Whether a right row at exactly that bound is excluded.
-        missing : {"fail", "drop", "side output"}, optional
-            What happens to rows without an event time.
-
-        Returns
-        -------
-        IntervalJoin
-            A builder of side outputs; its last method returns a DataFrame.
-
-        Raises
-        ------
-        InvalidJoinError, InvalidDurationError
-        """
-
-        def finish(function: IntervalJoinFunction, declared: object) -> DataFrame:
-            left, right = (side.df for side in self._sides)
-            columns = join_output_type(
-                left, right, self._inputs(), declared, by_itself=function.joins_by_itself
-            )
-            return self.process(function, columns)
-
-        return IntervalJoin(
-            lower,
-            upper,
-            lower_exclusive=lower_exclusive,
-            upper_exclusive=upper_exclusive,
-            missing=missing,
-            finish=finish,
-        )
+    def _joined(self, function: IntervalJoinFunction, declared: object) -> DataFrame:
+        left, right = (side.df for side in self._sides)
+        columns = join_output_type(left, right, self._inputs(), declared, by_itself=function.joins_by_itself)
+        return self.process(function, columns)
 
     def _bound(self, function: KeyedFunction) -> tuple[KeyedFunction, KeyedRows]:
         """Return the function for the rows of both inputs, and the union of these rows."""
