@@ -44,21 +44,10 @@ NO_CHECKPOINT = -1
 
 
 class InputGate(ABC, Generic[T]):
-    """The channels of a task, numbered from 0.
+    """The channels of a task, numbered from 0; there is at least one.
 
-    Channels take turns.  The elements of one channel are processed in their order.
-
-    Parameters
-    ----------
-    channels : int
-        How many there are, at least one.
-    channel_state : mapping of int to sequence, optional
-        The elements of a restored checkpoint by channel; they come before everything received.
-
-    Raises
-    ------
-    ValueError
-        Where there is no channel, or channel state of one that does not exist.
+    Channels take turns. The elements of one channel are processed in their order. The elements of a restored
+    checkpoint, `channel_state`, come before everything received.
     """
 
     def __init__(
@@ -84,13 +73,7 @@ class InputGate(ABC, Generic[T]):
     # -- what the task calls ------------------------------------------------------------------------------
 
     def receive(self, channel: int, element: Element[T]) -> None:
-        """Put an element that has arrived into the queue of its channel.
-
-        Raises
-        ------
-        ValueError
-            Where the channel does not exist or has ended.
-        """
+        """Put an element that has arrived into the queue of its channel; ValueError where that has ended."""
         if channel not in self._receiving:
             raise ValueError(f"channel {channel} received {element!r}, but it has ended or does not exist")
         if isinstance(element, BarrierAnnouncement):
@@ -102,13 +85,7 @@ class InputGate(ABC, Generic[T]):
         self._on_receipt(channel, element)
 
     def poll(self, now: int) -> Action[T] | None:
-        """Return what to do next; None where the task has to wait for elements.
-
-        Parameters
-        ----------
-        now : int
-            The time in milliseconds since 1970 UTC.
-        """
+        """Return what to do next; None where the task has to wait. `now` is in milliseconds since 1970 UTC."""
         if not self._actions:
             self._on_time(now)
         while not self._actions and self._ready:

@@ -9,22 +9,13 @@ from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 class WatermarkValve:
     """Combines the watermarks of channels (Flink's ``StatusWatermarkValve``).
 
-    The watermark is the least of the active channels.  It never goes back: a channel that becomes active
-    behind it does not count until it has caught up.  When all channels are idle, none is left to wait for:
-    the watermark becomes the largest of all, and the valve is idle.
+    The watermark, in milliseconds since 1970 UTC, is the least of the active channels; `BEFORE_TIME` before
+    the first one. It never goes back: a channel that becomes active behind it does not count until it has
+    caught up. When all channels are idle, none is left to wait for: the watermark becomes the largest of all,
+    and the valve is idle. All are active at first.
 
-    A channel whose watermark is `END_OF_TIME` has ended.  It counts as idle until all channels have ended.
-    In Flink it counts as active, so that the input ends as soon as the other channels are idle.
-
-    Parameters
-    ----------
-    channels : int
-        How many there are.  All are active at first.
-
-    Attributes
-    ----------
-    watermark : int
-        The combined watermark in milliseconds since 1970 UTC; `BEFORE_TIME` before the first one.
+    A channel whose watermark is `END_OF_TIME` has ended. It counts as idle until all channels have ended. In
+    Flink it counts as active, so that the input ends as soon as the other channels are idle.
     """
 
     def __init__(self, channels: int) -> None:

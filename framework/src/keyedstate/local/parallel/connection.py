@@ -21,13 +21,7 @@ _BATCH, _MESSAGE = 0, 1
 
 
 class Connection:
-    """One end of a connection; it does not block.
-
-    Parameters
-    ----------
-    end : socket.socket
-        One of a pair; the connection closes it.
-    """
+    """One end of a connection, a socket of a pair, which it closes; it does not block."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -76,10 +70,7 @@ class Connection:
     def take(self) -> Any:
         """Return the next message or batch that has arrived; None where none has arrived completely.
 
-        Raises
-        ------
-        EOFError
-            Where the other process is gone, or has closed the connection.
+        Raises EOFError where the other process is gone, or has closed the connection.
         """
         while True:
             with memoryview(self._arriving) as view:

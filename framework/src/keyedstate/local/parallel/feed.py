@@ -13,19 +13,10 @@ from keyedstate.local.parallel.connection import Connection
 
 
 class Feed:
-    """Sends the rows of a channel to the subtasks that own their key groups.
+    """Sends the rows of a channel to the subtasks that own their key groups, each by its connection.
 
-    The channel is that of a source, or the rows that a subtask of another operator yields.  Where it has
-    ended, barriers still follow.
-
-    Parameters
-    ----------
-    number : int
-        Of the operator's input.
-    name : str
-        Of the channel.
-    connections : sequence of Connection
-        One to each subtask.
+    The channel is that of a source, or the rows that a subtask of another operator yields, of the operator's
+    input `number`. Where it has ended, barriers still follow.
     """
 
     def __init__(

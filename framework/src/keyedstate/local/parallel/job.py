@@ -46,14 +46,8 @@ _LONGEST_TURN = 1.0
 class ParallelJob:
     """A run of a chain of operators whose subtasks are processes.
 
-    Parameters
-    ----------
-    drain : bool
-        Whether all event-time timers fire when the input is over, although state is kept.
-    all_or_nothing : bool
-        As of `keyedstate.local.run.job.Job`.
-    stop : StopRequest
-        Which ends the run at a checkpoint; entered where the state is kept.
+    `drain` and `all_or_nothing` are those of `keyedstate.local.run.job.Job`. The stop request, which ends the
+    run at a checkpoint, is entered where the state is kept.
     """
 
     def __init__(self, chain: Chain, *, drain: bool, all_or_nothing: bool, stop: StopRequest) -> None:
@@ -63,17 +57,10 @@ class ParallelJob:
         self._stop = stop
 
     def elements(self) -> Generator[Element, None, None]:
-        """Run, and yield the rows and what happens to them; as `Job.elements`.
+        """Run, and yield the rows and what happens to them; raises as `Job.elements`.
 
-        Raises
-        ------
-        SubtaskFailedError
-            Where the process of a subtask was killed.
-        CheckpointTimeoutError
-        UserFunctionError, OutputTypeError, SourceError
-        CheckpointError, StateError
-        KeyboardInterrupt
-            After the last checkpoint.
+        Also raises `SubtaskFailedError` where the process of a subtask was killed, and
+        `CheckpointTimeoutError`.
         """
         with contextlib.ExitStack() as stack:
             checkpoints = None
@@ -132,19 +119,14 @@ class ParallelJob:
 
 
 class _Running:
-    """The operators of a run that is under way.
-
-    Attributes
-    ----------
-    is_ending : bool
-        Whether the barriers of the current epoch were sent.
-    """
+    """The operators of a run that is under way."""
 
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
         self._operators = {plan: ParallelOperator(plan) for plan in chain.plans}
         #: By subtask the operator that reads its rows, and their channel there; not of the last operator.
         self._receivers: dict[SubtaskProcess, tuple[ParallelOperator, Feed]] = {}
+        #: Whether the barriers of the current epoch were sent.
         self.is_ending = False
         self._patience = _Patience()
 

@@ -15,16 +15,9 @@ from keyedstate.runtime.timers import AtEnd
 
 @dataclass(frozen=True)
 class Begin:
-    """To a subtask: open the state, and answer with `Opened`.
+    """To a subtask: open the state of the partition `number`, and answer with `Opened`.
 
-    Attributes
-    ----------
-    number : int
-        The partition that the subtask owns.
-    epoch : int
-        The first epoch of the run.
-    aligns : bool
-        Whether barriers are aligned (exactly-once), rather than tracked (at-least-once).
+    `epoch` is the first one of the run. Barriers are aligned (exactly-once) or tracked (at-least-once).
     """
 
     plan: PartitionPlan
@@ -52,14 +45,8 @@ class BroadcastEnd:
 class EndEpoch:
     """To a subtask: the barrier of the epoch is in its channels, behind rows that it may overtake.
 
-    Attributes
-    ----------
-    at_end : AtEnd
-        Which timers fire at its end.
-    is_last : bool
-        Whether the channels end behind the barrier.
-    positions : mapping
-        As `AttemptManifest.positions`.
+    At the end of the last epoch the channels end behind the barrier. The positions are those of
+    `AttemptManifest`.
     """
 
     barrier: Barrier
@@ -94,15 +81,7 @@ class Closed:
 
 @dataclass(frozen=True)
 class Failed:
-    """From a subtask: an error has ended it.
-
-    Attributes
-    ----------
-    pickled : bytes or None
-        The error; None where it cannot be pickled.
-    text, trace : str
-        ``ValueError: its text``, and its traceback.
-    """
+    """From a subtask: an error has ended it; `pickled` is None where it cannot be pickled."""
 
     pickled: bytes | None
     text: str

@@ -32,22 +32,16 @@ class ParallelOperator:
     """The subtasks of an operator, and the channels that lead to them.
 
     First `start`, then `open`. The caller ends the processes in any case.
-
-    Attributes
-    ----------
-    unfinished : list of SubtaskProcess
-        Those that have not finished the epoch.
-    acknowledgements : list of Acknowledgement
-        Of those that have written it.
-    restored : CheckpointMetadata or None
-        The checkpoint from which the state was restored.
     """
 
     def __init__(self, plan: OperatorPlan) -> None:
         self.plan = plan
         self.subtasks: list[SubtaskProcess] = []
+        #: Those that have not finished the epoch.
         self.unfinished: list[SubtaskProcess] = []
+        #: Of those that have written it.
         self.acknowledgements: list[Acknowledgement] = []
+        #: The checkpoint from which the state was restored.
         self.restored: CheckpointMetadata | None = None
         self._inputs = InputChannels(plan, system_clock)
         self._watermark: int | None = None
@@ -189,10 +183,7 @@ class ParallelOperator:
     def pass_barrier(self, feed: Feed, *, sender_has_ended: bool) -> None:
         """Send the barrier of the epoch behind the rows of another operator's subtask.
 
-        Parameters
-        ----------
-        sender_has_ended : bool
-            Whether all channels of that operator have ended.
+        The sender has ended if all channels of that operator have.
         """
         assert self._end is not None, "all operators end an epoch together"
         self.send_watermark()

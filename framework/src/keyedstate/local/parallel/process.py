@@ -31,15 +31,7 @@ class SubtaskTraceback(Exception):
 
 
 class SubtaskProcess:
-    """A process that runs a subtask.
-
-    Parameters
-    ----------
-    operator : str
-        The name of its operator.
-    channels : int
-        How many channels it has.
-    """
+    """A process that runs a subtask of an operator, and the connections to it."""
 
     def __init__(self, operator: str, number: int, channels: int) -> None:
         pairs = [socket.socketpair() for _ in range(channels + 1)]
@@ -69,12 +61,7 @@ class SubtaskProcess:
     def take(self) -> Any:
         """Return the next rows or message of the subtask; None if none has arrived yet.
 
-        Raises
-        ------
-        SubtaskFailedError
-            Where the process was killed.
-        Exception
-            Which the subtask raised.
+        Raises what the subtask raised, and `SubtaskFailedError` where the process was killed.
         """
         try:
             message = self.control.take()

@@ -52,10 +52,8 @@ _TICK = 0.1
 class Subtask:
     """The loop of a subtask.
 
-    Parameters
-    ----------
-    control : Connection
-        To the process of the run: messages, the rows that the function yields, and barriers behind them.
+    The control connection, to the process of the run, carries messages, the rows that the function yields,
+    and barriers behind them.
     """
 
     def __init__(self, control: Connection, channels: Sequence[Connection], begin: Begin) -> None:

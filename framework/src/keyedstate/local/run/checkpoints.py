@@ -28,26 +28,12 @@ _QUERY = "local-"
 
 
 class Checkpoints:
-    """Publishes the checkpoints of all operators of a run.
+    """Publishes the checkpoints of all operators of a run, which all keep state.
 
     All operators finish their attempts before the first checkpoint is published. So a run that is killed in
     between leaves complete attempts, from which the next run publishes the rest.
 
-    Parameters
-    ----------
-    plans : sequence of OperatorPlan
-        Of operators that keep state.
-
-    Attributes
-    ----------
-    epoch : int
-        The epoch that the run is in.
-
-    Raises
-    ------
-    DuplicateUidError
-    StateFolderOwnedError
-        Where a folder is that of a query on Spark.
+    Raises `DuplicateUidError`, and `StateFolderOwnedError` where a folder is that of a query on Spark.
     """
 
     def __init__(self, plans: Sequence[OperatorPlan]) -> None:
@@ -69,17 +55,10 @@ class Checkpoints:
                 )
 
     def begun(self, restored: CheckpointMetadata | None) -> Restored:
-        """Return how the run begins, after all of its tasks have claimed the folders.
+        """Return how the run begins, after its tasks have claimed the folders and restored the state.
 
-        Parameters
-        ----------
-        restored : CheckpointMetadata or None
-            Of the checkpoint that the last operator has restored.
-
-        Raises
-        ------
-        OvertakenRunError
-            Where another run published the first epoch of this one before they did. From now on none can.
+        Raises `OvertakenRunError` where another run published the first epoch of this one before they did.
+        From now on none can.
         """
         runs: list[str] = []
         for folder in self._folders.values():

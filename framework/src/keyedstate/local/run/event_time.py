@@ -22,18 +22,11 @@ class OperatorTime:
 
     A channel that has ended holds nothing back.
 
-    A channel is idle when it has had no rows for a while in which it was read again and again.  While a
+    A channel is idle when it has had no rows for a while in which it was read again and again. While a
     function or a source takes long, or the program that reads the results does something else, rows may wait
     in all channels.
 
-    Parameters
-    ----------
-    event_times : tuple of EventTime
-        Of each input; empty without event time.
-    watermark : int or None
-        The watermark so far.
-    now : int
-        Processing time, as of `count_turn`.
+    There are event times of each input, or none at all. `now` is processing time, as of `count_turn`.
     """
 
     def __init__(self, event_times: EventTimes, watermark: int | None, now: int) -> None:

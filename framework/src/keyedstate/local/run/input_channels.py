@@ -35,15 +35,7 @@ def upstream_channel(subtask: int) -> str:
 class InputChannels:
     """The channels of an operator's inputs; `restore` comes before anything else.
 
-    Parameters
-    ----------
-    clock : callable
-        Returns processing time in milliseconds.
-
-    Raises
-    ------
-    SourceError
-        Where two channels of a source have one name.
+    Raises `SourceError` where two channels of a source have one name.
 
     Attributes
     ----------

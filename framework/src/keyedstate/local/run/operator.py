@@ -13,24 +13,9 @@ from keyedstate.state.clock import Clock
 
 
 class RunningOperator:
-    """One operator of a run, with its only task.
+    """One operator of a run, with its only task; raises as `OperatorTask`.
 
-    Parameters
-    ----------
-    epoch : int
-        The first one of the run.
-    clock : callable
-        Returns processing time in milliseconds.
-
-    Attributes
-    ----------
-    inputs : InputChannels
-        At the positions from which the state was restored.
-
-    Raises
-    ------
-    CheckpointError, StateError, FunctionTransportError
-        As `OperatorTask`.
+    `epoch` is the first one of the run. The inputs are at the positions from which the state was restored.
     """
 
     def __init__(self, plan: OperatorPlan, identity: RunIdentity, epoch: int, clock: Clock) -> None:

@@ -18,13 +18,7 @@ from keyedstate.local.run.partitions import BoundedPartition
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """The identity of a run of a program.
-
-    Attributes
-    ----------
-    query_id : str
-        The same in all runs over one checkpoint folder.
-    """
+    """The identity of a run of a program; all runs over one checkpoint folder have the same `query_id`."""
 
     query_id: str
     run_id: str
@@ -36,28 +30,11 @@ def new_operator_id() -> str:
 
 
 class OperatorTask:
-    """One partition of an operator, open for a run.
+    """The partition `number` of an operator, open for a run; raises as `EpochStart.of` and `Partition`.
 
-    Parameters
-    ----------
-    number : int
-        Of the partition.
-    operator_id : str
-        As `new_operator_id` returns it; all tasks of an operator have the same one.
-    epoch : int
-        The first one of the run.
-
-    Attributes
-    ----------
-    restored : CheckpointMetadata or None
-        The checkpoint from which the state was restored.
-    partition : Partition or BoundedPartition
-        Its state and function; another one after an epoch whose state the next one does not continue.
-
-    Raises
-    ------
-    CheckpointError, StateError, FunctionTransportError
-        As `EpochStart.of` and `Partition`.
+    All tasks of an operator have the same `operator_id`, which `new_operator_id` returns. `epoch` is the
+    first one of the run, and `restored` the checkpoint from which the state was restored. `partition` is
+    another one after an epoch whose state the next one does not continue.
     """
 
     def __init__(

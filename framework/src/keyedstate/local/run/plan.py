@@ -45,10 +45,7 @@ class Upstream(Protocol):
 class Input:
     """One input of an operator.
 
-    Attributes
-    ----------
-    columns : KeyedColumns
-        In the types that Spark would give them, so that keys hash alike there.
+    Its columns have the types that Spark would give them, so that keys hash alike there.
     """
 
     rows: Source | Upstream
@@ -57,13 +54,7 @@ class Input:
 
 @dataclass(frozen=True)
 class OperatorInputs:
-    """What an operator reads, and its settings.
-
-    Attributes
-    ----------
-    inputs : tuple of Input
-        One, or two that are connected.
-    """
+    """What an operator reads, one input or two that are connected, and its settings."""
 
     inputs: tuple[Input, ...]
     uid: str | None
@@ -83,13 +74,7 @@ class OperatorInputs:
 
 @dataclass(frozen=True, eq=False)
 class OperatorPlan:
-    """An operator that can run.
-
-    Attributes
-    ----------
-    folder : OperatorFolder or None
-        None for an operator that keeps no state: without a uid.
-    """
+    """An operator that can run; one without a uid keeps no state, and has no folder."""
 
     read: OperatorInputs
     config: Configuration

@@ -19,12 +19,8 @@ _ONLY = "0"
 class BatchSource:
     """Rows that come as record batches, in one channel.
 
-    Parameters
-    ----------
-    open_batches : callable
-        Returns the batches from the first one on.
-    reads_once : bool, default False
-        Whether it returns only those that were not read yet.
+    `open_batches` returns them from the first one on or, where they can be read once, those that were not
+    read yet.
     """
 
     def __init__(
