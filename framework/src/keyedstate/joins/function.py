@@ -154,13 +154,7 @@ def joined_columns(
 
 
 class JoinedRow(ProcessJoinFunction):
-    """Emits the columns of both rows, as `joined_columns` names them.
-
-    Attributes
-    ----------
-    of_left, of_right : callable
-        Takes a row of that side and returns its values in the joined row.
-    """
+    """Emits the columns of both rows, as `joined_columns` names them."""
 
     def __init__(self, inputs: ConnectedInputs | None = None) -> None:
         columns = [] if inputs is None else joined_columns(inputs)

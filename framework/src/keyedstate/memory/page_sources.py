@@ -96,13 +96,7 @@ class ListedPages:
 
 
 def one_page_size(pages: Iterable[MemorySegment]) -> int:
-    """Return the size of each of the pages.
-
-    Raises
-    ------
-    ValueError
-        For pages of several sizes, and for none.
-    """
+    """Return the size of each of the pages; ValueError for pages of several sizes, and for none."""
     sizes = {page.size for page in pages}
     if len(sizes) != 1:
         raise ValueError(f"pages of one size are needed, these have {sorted(sizes)} bytes")

@@ -25,20 +25,8 @@ ROWS_AT_ONCE = 1_000
 class KeyRuns:
     """A chunk of rows as runs of consecutive rows with one key.
 
-    Attributes
-    ----------
-    keys : KeySequence
-        The key of each run.
-    counts : sequence of int
-        The number of rows of each run.
-    batch : pyarrow.RecordBatch
-        The rows, without the columns of `key_values`.
-    key_values : mapping of str to list
-        Key columns, with one object for all rows of a key.
-    names : sequence of str
-        The columns that a function sees.
-    row_class : RowClass or None
-        The class of rows that the function names.
+    There are a key and a number of rows for each run. The function sees the columns `names`. Those in
+    `key_values`, with one object for all rows of a key, are not in `batch`.
     """
 
     keys: KeySequence

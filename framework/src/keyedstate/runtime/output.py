@@ -366,13 +366,7 @@ _SCALARS: tuple[tuple[tuple[Callable[[pa.DataType], bool], ...], tuple[type, ...
 
 
 def _column_of(arrow_type: pa.DataType, nullable: bool, path: str) -> _Column:
-    """Return the check of one type.
-
-    Raises
-    ------
-    OutputSchemaError
-        For a type that has no check.
-    """
+    """Return the check of one type; `OutputSchemaError` for one that has none."""
     for predicates, own, not_from in _SCALARS:
         if any(is_type(arrow_type) for is_type in predicates):
             kind = _Scalar

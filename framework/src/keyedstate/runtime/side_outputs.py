@@ -84,10 +84,7 @@ class SideRows:
     def take(self) -> Iterator[pa.RecordBatch]:
         """Yield all waiting rows as batches that leave the operator.
 
-        Raises
-        ------
-        OutputError
-            Where a row does not have the declared columns.
+        Raises `OutputError` where a row does not have the declared columns.
         """
         while self._waiting:
             name, (rows, keys) = self._waiting.popitem()

@@ -46,14 +46,9 @@ def numbered(frame: DataFrame) -> DataFrame:
 def route(
     frame: DataFrame, parallelism: int, max_parallelism: int, *, by_id: bool | None = None
 ) -> DataFrame:
-    """Return the frame in `parallelism` partitions by key group.
+    """Return the frame, with the column `KEY_GROUP_COLUMN`, in `parallelism` partitions by key group.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        With the column `KEY_GROUP_COLUMN`.
-    by_id : bool, optional
-        Whether to use ``repartitionById``; by default if this Spark has it.
+    It uses ``repartitionById`` by default if this Spark has it.
     """
     # At most 32,768 squared: fits Spark's int.
     partition = f.expr(f"cast({KEY_GROUP_COLUMN} * {parallelism} div {max_parallelism} as int)")

@@ -19,10 +19,7 @@ def parse_output(
 ) -> tuple[StructType, OutputSchema]:
     """Return the declared columns of an output, or of a side output, and what checks its rows.
 
-    Raises
-    ------
-    OutputSchemaError
-        Also for a value that is neither text nor a StructType.
+    Raises `OutputSchemaError`, also for a value that is neither text nor a StructType.
     """
     if not isinstance(schema, (str, StructType)):
         raise OutputSchemaError(f"it is a {type(schema).__name__}", schema, side)

@@ -130,14 +130,8 @@ class BatchSorter(SpillingSorter):
     def sorted(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows in their order, equal ones in the order of writing; they can be read once.
 
-        Raises
-        ------
-        RunFileError
-            For a damaged or missing file of the sorter.
-        SpillError
-            Where a run cannot be written; the sorter is closed then.
-        SorterClosedError
-            After `sorted` or `close`, the latter also while it yields.
+        Raises `SpillError` and `SorterClosedError` as `write`, the latter also where the sorter is closed
+        while it yields, and `RunFileError` for a damaged or missing file.
         """
         self._check_unread()
         self._finished = True

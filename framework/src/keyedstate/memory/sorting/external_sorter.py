@@ -113,14 +113,8 @@ class ExternalSorter(SpillingSorter, Generic[T]):
     def sorted(self) -> Iterator[T]:
         """Yield the records in their order; equal ones in the order of writing.
 
-        Raises
-        ------
-        RunFileError
-            For a damaged or missing file of the sorter.
-        SpillError
-            Where a run cannot be written; the sorter is closed then.
-        SorterClosedError
-            After `close`, also while it yields.
+        Raises `SpillError` as `write_many`, `SorterClosedError` after `close`, also while it yields, and
+        `RunFileError` for a damaged or missing file.
         """
         self._check_open()
         if not self._finished:

@@ -21,26 +21,11 @@ T = TypeVar("T")
 class FixedLengthSorter(IndexSorter[T]):
     """A sorter in memory whose entries are the bytes of a record and its normalized key, which decides.
 
-    Flink's ``FixedLengthRecordSorter``.  No record is deserialized but for the caller, and none is found by a
+    Flink's ``FixedLengthRecordSorter``. No record is deserialized but for the caller, and none is found by a
     pointer.
 
-    Parameters
-    ----------
-    order : RecordOrder
-        Its normalized keys decide.
-    pages : sequence of MemorySegment
-        At least three of one size; they belong to the sorter until the caller releases them.
-    record_bytes : int
-        The bytes of every record.
-
-    Raises
-    ------
-    SortMemoryError
-        For too few or too small pages.
-    ValueError
-        For an order whose normalized keys do not decide.
-    RecordLengthError
-        From `write` and `write_many`, for a record of another length.
+    Raises `SortMemoryError` as `IndexSorter`, ValueError for an order whose normalized keys do not decide,
+    and, from `write` and `write_many`, `RecordLengthError` for a record of another length.
     """
 
     def __init__(self, order: RecordOrder[T], pages: Sequence[MemorySegment], record_bytes: int) -> None:

@@ -13,13 +13,7 @@ Entries = NDArray[np.uint8]
 
 
 class IndexPages:
-    """A growing sequence of entries.
-
-    Parameters
-    ----------
-    width : int
-        Bytes of an entry, at most those of a page.
-    """
+    """A growing sequence of entries, whose width is at most that of a page."""
 
     def __init__(self, width: int, page_bytes: int) -> None:
         self._width = width

@@ -57,17 +57,8 @@ class IndexSorter(ABC, Generic[T]):
     An entry of the index consists of its content, by which a subclass finds the record, and of the record's
     normalized key.
 
-    Parameters
-    ----------
-    pages : sequence of MemorySegment
-        At least `MIN_PAGES` of one size; they belong to the sorter until the caller releases them.
-    content_bytes : int
-        Of an entry.
-
-    Raises
-    ------
-    SortMemoryError
-        For fewer pages.
+    The pages, at least `MIN_PAGES` of one size, belong to the sorter until the caller releases them. Raises
+    `SortMemoryError` for fewer.
     """
 
     def __init__(self, order: RecordOrder[T], pages: Sequence[MemorySegment], content_bytes: int) -> None:
@@ -94,12 +85,7 @@ class IndexSorter(ABC, Generic[T]):
     def write(self, record: T) -> bool:
         """Add a record; False where the pages are used up, and it was not added.
 
-        `write_many` takes a fraction of the time for each record.
-
-        Raises
-        ------
-        ValueTypeError
-            For a record that is not of the type.
+        Raises as `write_many`, which takes a fraction of the time for each record.
         """
         return self.write_many((record,)) == 1
 

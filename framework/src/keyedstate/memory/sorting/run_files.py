@@ -68,10 +68,7 @@ def checksum(path: Path, data: bytes | pa.Buffer) -> int:
 class SpillFile:
     """A new file of this user alone.
 
-    Raises
-    ------
-    SpillError
-        From every method, where the file system refuses; the file is deleted then.
+    Where the file system refuses, every method raises `SpillError`, and the file is deleted.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,15 +102,7 @@ class SpillFile:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A sorted run on disk.
-
-    Attributes
-    ----------
-    size : int
-        In bytes.
-    largest : int
-        Bytes of its largest batch.
-    """
+    """A sorted run on disk, with its size and that of its largest batch in bytes."""
 
     path: Path
     schema: pa.Schema

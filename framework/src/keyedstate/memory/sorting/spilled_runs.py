@@ -21,27 +21,10 @@ _LEAST_BATCH, _LARGEST_BATCH = 4 << 10, 1 << 20
 
 
 class SpilledRuns:
-    """Sorted runs in a folder.
+    """Sorted runs, of a schema with the columns of keys, in a folder.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Of the runs, with the columns of keys.
-    whole_keys : callable
-        Returns the whole keys of rows of a run.
-    memory_bytes : int
-        What a merge may take: it limits the size of batches, and the fan-in.
-    fan_in : int, optional
-        How many runs are merged at once, at most; at least 2.
-
-    Attributes
-    ----------
-    batch_bytes : int
-        The size that batches of runs should have.
-    written_bytes : int
-        Of all files so far.
-    passes : int
-        How many passes the last merge took.
+    `memory_bytes` is what a merge may take: it limits the size of batches, and how many runs are merged at
+    once, which is at most the fan-in, and at least 2.
     """
 
     def __init__(
@@ -63,8 +46,11 @@ class SpilledRuns:
         self._numbers = count()
         self._runs: list[RunFile] = []
         self._reading: list[Iterator[pa.RecordBatch]] = []
+        #: The size that batches of runs should have.
         self.batch_bytes = min(max(memory_bytes // (_COPIES * fan_in), _LEAST_BATCH), _LARGEST_BATCH)
+        #: Of all files so far.
         self.written_bytes = 0
+        #: How many passes the last merge took.
         self.passes = 0
 
     def __len__(self) -> int:
@@ -81,12 +67,8 @@ class SpilledRuns:
     def merged(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all runs in their order, with the columns of keys.
 
-        Raises
-        ------
-        RunFileError
-            For a damaged or missing file.
-        SpillError
-            Where a run of a pass cannot be written.
+        Raises `RunFileError` for a damaged or missing file, and `SpillError` where a run of a pass cannot be
+        written.
         """
         self.passes = 1
         while len(self._runs) > self._most_at_once():

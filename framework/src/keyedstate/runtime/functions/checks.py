@@ -114,18 +114,9 @@ def check_methods(
     needed: Mapping[str, tuple[str, ...]],
     optional: Mapping[str, tuple[str, ...]],
 ) -> None:
-    """Refuse a user's object that lacks a method, or has one with other parameters.
+    """Refuse a user's object that lacks a needed method, or has one with other parameters.
 
-    Parameters
-    ----------
-    bases : sequence of type
-        The classes whose own methods do not count.
-    needed, optional : mapping
-        The parameters of each method, by its name.
-
-    Raises
-    ------
-    InvalidFunctionError
+    The methods of `bases` themselves do not count. Raises `InvalidFunctionError`.
     """
     for name in needed:
         if not _has(function, name, bases):

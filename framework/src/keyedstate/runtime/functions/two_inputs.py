@@ -32,16 +32,9 @@ INPUTS = ("1", "2")
 
 @dataclass(frozen=True)
 class ConnectedInput:
-    """One of two inputs.
+    """One of two inputs: the columns that the function sees.
 
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        The columns that the function sees.
-    key_columns : tuple of str
-        Those of them that make the key, in the order of its parts.
-    time_column : str or None
-        The one with the event time of its rows.
+    Those of the key are in the order of its parts. The time column is None without event time.
     """
 
     schema: pa.Schema
@@ -69,13 +62,7 @@ class ConnectedInput:
 
 @dataclass(frozen=True)
 class ConnectedInputs:
-    """Both inputs of an operator.
-
-    Attributes
-    ----------
-    first, second : ConnectedInput
-        The key columns of one have the types of those of the other.
-    """
+    """Both inputs of an operator; the key columns of one have the types of those of the other."""
 
     first: ConnectedInput
     second: ConnectedInput

@@ -16,13 +16,7 @@ from keyedstate.windows import WINDOW_END, WINDOW_START, WindowOutput
 
 
 def window_output_type(frame: DataFrame, key_columns: Sequence[str], output: WindowOutput) -> StructType:
-    """Return the columns of the rows that a windowed function yields.
-
-    Raises
-    ------
-    OutputSchemaError
-        For declared columns that cannot be used, and for two of the same name.
-    """
+    """Return the columns of the rows that a windowed function yields; raises `OutputSchemaError`."""
     fields = {field.name: field for field in frame.schema.fields}
     columns = [field for name, field in fields.items() if name not in key_columns]
     if callable(output.schema):
@@ -40,21 +34,9 @@ def window_output_type(frame: DataFrame, key_columns: Sequence[str], output: Win
 def join_output_type(
     left: DataFrame, right: DataFrame, inputs: ConnectedInputs, declared: object, *, by_itself: bool
 ) -> StructType:
-    """Return the columns of the rows of a join.
+    """Return the columns of the rows of a join; raises `OutputSchemaError`.
 
-    Parameters
-    ----------
-    inputs : ConnectedInputs
-        The same two, with Arrow's types.
-    declared : object
-        The columns of a function of the user.
-    by_itself : bool
-        Whether the join makes the rows, and no function of the user.
-
-    Raises
-    ------
-    OutputSchemaError
-        For declared columns that cannot be used, and for two of the same name.
+    They are the declared ones of the user's function, unless the join makes the rows by itself.
     """
     if not by_itself:
         return parse_output(left.sparkSession, declared)[0]

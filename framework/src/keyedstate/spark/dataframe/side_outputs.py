@@ -22,18 +22,8 @@ def declared_outputs(
 ) -> tuple[StructType, OutputSchema, dict[str, OutputSchema]]:
     """Return the columns of an operator's output, and what checks the rows of the main and each side output.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Its session parses declarations.
-    schema : str or StructType
-        Columns of the main output.
-    inputs : sequence of StructType
-        Columns of the function's inputs.
-
-    Raises
-    ------
-    OutputSchemaError, SideOutputNameError
+    `schema` declares the main output; `inputs` are the columns of the function's inputs. Raises
+    `OutputSchemaError` or `SideOutputNameError`.
     """
     main, checked = parse_output(frame.sparkSession, schema)
     if not function.side_outputs:

@@ -39,12 +39,8 @@ def spark_type_of(arrow_type: pa.DataType) -> Any:
 def fitted(column: pa.Array, target: pa.DataType) -> pa.Array:
     """Return a column of state with the Arrow type of its Spark type.
 
-    Nanoseconds are truncated to microseconds.
-
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        For a value outside Spark's range.
+    Nanoseconds are truncated to microseconds. Raises `pyarrow.ArrowInvalid` for a value outside Spark's
+    range.
     """
     if column.type == target:
         return column

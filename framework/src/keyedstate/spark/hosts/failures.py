@@ -24,16 +24,9 @@ class HostTraceback(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """An error of a host.
+    """An error of a host: its class, its text, and the traceback of its cause, or its own.
 
-    Attributes
-    ----------
-    module, kind, message : str
-        Its class and text.
-    facts : mapping
-        Its attributes that are numbers and strings.
-    trace : str
-        The traceback of its cause, or its own.
+    The facts are its attributes that are numbers and strings.
     """
 
     module: str

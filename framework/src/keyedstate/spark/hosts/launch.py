@@ -39,16 +39,8 @@ class HostSettings:
 class HostStart:
     """The command line of a host, as JSON.
 
-    Attributes
-    ----------
-    number : int
-        Its number among the executor's hosts, from 0.
-    listener : int
-        The file descriptor at which it listens.
-    parents : tuple of str
-        `Process.name` of the processes whose end ends it; the first one names the folder.
-    place : str
-        One of `socket_places`.
+    It listens at the file descriptor `listener`. The end of one of the parents (`Process.name`) ends it; the
+    first one names the folder, in a place of `socket_places`.
     """
 
     number: int
@@ -61,14 +53,8 @@ class HostStart:
 class Hosts:
     """The hosts of this worker's executor.
 
-    Parameters
-    ----------
-    parents : sequence of Process
-        As `worker_parents` returns them.
-    settings : HostSettings
-        Of hosts that this process starts.
-    places : sequence of Path, optional
-        By default `socket_places`.
+    The parents are those of `worker_parents`, the settings those of hosts that this process starts, and the
+    places by default `socket_places`.
     """
 
     def __init__(

@@ -109,22 +109,9 @@ def run_on_owner(
 ) -> Generator[pa.RecordBatch, None, tuple[TaskIdentity, str]]:
     """Run an epoch at the host that keeps the partition, else in a host of this executor.
 
-    If no folder is safe for the sockets of hosts, the epoch runs in the task.
-
-    Parameters
-    ----------
-    remote : RemotePartition or None
-        None for a partition that no other executor keeps.
-    connect : callable
-        As in `HostedEpoch.run`: connects to a host of this executor.
-    embedded : callable
-        Runs the epoch in the task, under an identity; otherwise as `HostedEpoch.run`.
-
-    Returns
-    -------
-    generator
-        Of the output; returns the identity under which the epoch has run, and the path of its manifest.
-        Raises as `HostedEpoch.run`.
+    If no folder is safe for the sockets of hosts, the epoch runs in the task, by `embedded`. Yields the
+    output; returns the identity under which the epoch has run, and the path of its manifest. Raises as
+    `HostedEpoch.run`.
     """
     if remote is not None:
         taken = remote.run(epoch)
@@ -201,13 +188,9 @@ def remote_partition(
 def moves(theirs: int, mine: int, partition: int, epoch: int) -> bool:
     """Return whether a task takes its partition over from another executor, which keeps clearly more.
 
-    So executors that join later get a share.  A hash of epoch and partition chooses a small part of the
-    difference in each epoch: tasks need not communicate, and do not overshoot.
-
-    Parameters
-    ----------
-    theirs, mine : int
-        The number of partitions of the operator that each executor keeps.
+    The executors keep `theirs` and `mine` of the operator's partitions. So executors that join later get a
+    share. A hash of epoch and partition chooses a small part of the difference in each epoch: tasks need not
+    communicate, and do not overshoot.
     """
     if theirs - mine <= 1 + theirs // TOLERATED:
         return False

@@ -23,10 +23,7 @@ PartitionKey = tuple[str, int]
 class CachedPartition:
     """One partition and the only thread that touches it: state and functions may belong to a thread.
 
-    Parameters
-    ----------
-    digest : str
-        Of the plan that made it.
+    The digest is that of the plan that made it.
     """
 
     def __init__(self, digest: str) -> None:

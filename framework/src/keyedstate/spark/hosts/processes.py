@@ -18,13 +18,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 @dataclass(frozen=True)
 class Process:
-    """A process of this machine.
-
-    Attributes
-    ----------
-    started : str
-        Its start time as the operating system writes it; digits and letters.
-    """
+    """A process of this machine, with its start time in digits and letters of the operating system."""
 
     pid: int
     started: str

@@ -146,12 +146,7 @@ class Host:
     def run(self, parents: Sequence[Process], folder: HostFolder, number: int) -> None:
         """Serve tasks until a parent has ended, the host was idle for too long, or SIGTERM arrives.
 
-        Parameters
-        ----------
-        folder : HostFolder
-            With the host's socket, which is removed at the end.
-        number : int
-            The host's number on its executor.
+        At the end the socket of the host, by its number, is removed from the folder.
         """
         poller = select.poll()
         poller.register(self._listener, select.POLLIN)

@@ -54,12 +54,8 @@ def socket_places() -> list[Path]:
 class HostFolder:
     """The folder with the sockets of the hosts that end with one process.
 
-    Parameters
-    ----------
-    anchor : Process
-        Spark's Python daemon or, without one, the executor.
-    place : Path
-        One of `socket_places`; it exists.
+    That is Spark's Python daemon or, without one, the executor. The place is an existing one of
+    `socket_places`.
     """
 
     def __init__(self, anchor: Process, place: Path) -> None:
@@ -74,11 +70,7 @@ class HostFolder:
     def connect(self, number: int) -> socket.socket | None:
         """Return a connection to a host of this user; None if none listens.
 
-        Raises
-        ------
-        HostFolderError
-            If another user has created the socket, or could have.
-        OSError
+        Raises `HostFolderError` if another user has created the socket, or could have, and OSError.
         """
         try:
             self._refuse_foreign(os.lstat(self._user))
@@ -105,14 +97,10 @@ class HostFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the lock.
+        """Hold the lock, for which `HostFolderLockedError` limits the time.
 
-        Raises
-        ------
-        HostFolderError
-            If the user's folder cannot be created, belongs to another user, or others may enter it.
-        HostFolderLockedError
-            If another process holds the lock for `LOCK_TIMEOUT_S`.
+        Raises `HostFolderError` if the user's folder cannot be created, belongs to another user, or others
+        may enter it.
         """
         try:
             descriptor = self._lock()
@@ -150,10 +138,7 @@ class HostFolder:
     def withdraw(self, number: int, unless: Callable[[], bool] = lambda: False) -> bool:
         """Remove a host's socket, and folders that are empty then; return whether it is removed.
 
-        Parameters
-        ----------
-        unless : callable
-            Called under the lock: True keeps the socket.
+        It stays if `unless`, which is called under the lock, returns True.
         """
         try:
             with self.locked():

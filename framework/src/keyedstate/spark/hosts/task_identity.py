@@ -29,10 +29,7 @@ def task_context() -> TaskContext:
 def attempt_identity(uid: str, operator_id: str, parallelism: int, max_parallelism: int) -> TaskIdentity:
     """Return the identity of the current attempt at one partition of a streaming query's epoch.
 
-    Raises
-    ------
-    TaskContextError
-        Outside of a task, or of a streaming query.
+    Raises `TaskContextError` outside of a task, or of a streaming query.
     """
     context = task_context()
     epoch, query_id, run_id = map(context.getLocalProperty, _PROPERTIES)

@@ -64,16 +64,9 @@ _passed_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Probe:
-    """The input of the check's tasks.
+    """The input of the check's tasks: the frozen configuration, and versions of the driver.
 
-    Attributes
-    ----------
-    settings : tuple
-        The configuration, as `frozen` returns it.
-    keyedstate_version, provider : str
-        The driver's.
-    folder : str
-        URI of a folder of this check alone, below the checkpoint folder.
+    The folder, a URI below the checkpoint folder, is of this check alone.
     """
 
     settings: tuple[tuple[str, Any], ...]

@@ -90,10 +90,7 @@ class QueryLocation:
     def files_at(self, epoch: int) -> dict[str, bytes]:
         """Return the files, all small, of a query that continues after a committed micro-batch, by path.
 
-        Raises
-        ------
-        SparkLocationError
-            Also if a file is missing or has an unknown form.
+        Raises `SparkLocationError`, also if a file is missing or has an unknown form.
         """
         self.refuse_state()
         for remaining in reversed(range(_READINGS)):

@@ -50,12 +50,7 @@ def run_bootstrap(
 ) -> CheckpointMetadata:
     """Run a function over bounded rows, routed to its tasks, and write its state into a savepoint.
 
-    Parameters
-    ----------
-    root : CheckpointStorage
-        The savepoint.
-    uid : str
-        Of the operator in the savepoint.
+    The root is that of the savepoint, where the operator gets the uid.
     """
     save = _saving(plan.partitions, root.uri, uid)
 

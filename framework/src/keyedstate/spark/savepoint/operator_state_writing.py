@@ -37,17 +37,8 @@ def with_operator_states(
 ) -> CheckpointMetadata:
     """Rewrite the operator state of all parts, with some states taken from rows.
 
-    Parameters
-    ----------
-    storage : CheckpointStorage
-        The operator's folder in the new savepoint, which has the data of `metadata`.
-    states : mapping
-        By name, the state's meta and its rows.
-
-    Raises
-    ------
-    StateFrameError
-        For values that the state's type refuses, unknown tasks and duplicate keys.
+    The storage, the operator's folder in the new savepoint, has the data of `metadata`. Raises
+    `StateFrameError` for values that the state's type refuses, unknown tasks and duplicate keys.
     """
     metas = {name: meta for name, (meta, _) in states.items()}
     redistributed = {

@@ -53,18 +53,9 @@ _BATCH_ENTRIES = 16_384
 class PartRewrite:
     """Writes the parts of one operator with one state taken from rows.
 
-    Attributes
-    ----------
-    metadata : CheckpointMetadata
-        Of the old parts; the new ones have the same parallelism.
-    source, target : str
-        URIs of the operator's folder, old and new.
-    uid : str
-        In the new savepoint.
-    meta : StateMeta
-        Of the state in the rows, with serializers that need no classes.
-    settings : tuple
-        The configuration, as `keyedstate.epoch.configuration.frozen` returns it.
+    The old parts, whose parallelism the new ones have, are those of `metadata`. `source` and `target` are
+    URIs of the operator's folder, and the uid is that in the new savepoint. The serializers of `meta` need no
+    classes. The settings are a frozen configuration.
     """
 
     metadata: CheckpointMetadata
@@ -88,11 +79,8 @@ class PartRewrite:
     def write(self, number: int, rows: pa.Table | None = None) -> AttemptManifest:
         """Write one part; without rows its state is empty.
 
-        Raises
-        ------
-        StateFrameError
-            For a value that the state's type refuses, and for a duplicate key.
-        CheckpointError
+        Raises `CheckpointError`, and `StateFrameError` for a value that the state's type refuses or a
+        duplicate key.
         """
         metadata, meta = self.metadata, self.meta
         part = metadata.parts[number]

@@ -48,12 +48,8 @@ SaveBounded: TypeAlias = (
 class Acknowledging:
     """How tasks of a streaming query acknowledge attempts to the driver.
 
-    Attributes
-    ----------
-    operator_id : str
-        Differs each time an operator is built: distinguishes two operators of one uid.
-    folder : str
-        URI of the operator's folder, which identifies its coordinator.
+    The operator's id differs each time it is built: it distinguishes two operators of one uid. The folder, by
+    its URI, identifies the coordinator.
     """
 
     operator_id: str
@@ -125,10 +121,7 @@ class OperatorPlan:
     ) -> AttemptManifest | None:
         """Run one partition of a bounded input for its state; return the manifest, or None without rows.
 
-        Parameters
-        ----------
-        partition : int, optional
-            To run a partition without rows; by default the rows identify the partition.
+        By default the rows identify the partition; without rows it is given.
         """
         try:
             if partition is None:
@@ -208,12 +201,7 @@ class OperatorPlan:
     ) -> tuple[Iterable[pa.RecordBatch], Iterator[pa.RecordBatch]]:
         """Return the rows of the broadcast side and, to be read after them, the keyed rows.
 
-        Parameters
-        ----------
-        batches : iterator of pyarrow.RecordBatch
-            All rows of the task.
-        continues_run : bool
-            Whether an earlier epoch of the run has processed the rows of a batch DataFrame.
+        If the epoch continues a run, an earlier one has processed the broadcast rows of a batch DataFrame.
         """
         side, broadcast_rows = self.broadcast, iter(())
         if side is not None and side.rows is None:

@@ -47,16 +47,8 @@ _TRIES = 5
 class HostedEpoch:
     """An attempt at an epoch, to be run in a host.
 
-    Attributes
-    ----------
-    packed : bytes
-        The plan, pickled.
-    timeout_ms : int
-        0 sets no limit.
-    task : mapping, optional
-        The facts of `TaskContext` in the host; by default those of this task.
-    introduction : Introduction or None
-        None if other executors do not use the host.
+    The plan is packed by pickling. A timeout of 0 sets no limit. The facts of `TaskContext` in the host are
+    by default those of this task. Without an introduction other executors do not use the host.
     """
 
     identity: TaskIdentity
@@ -95,22 +87,9 @@ class HostedEpoch:
     ) -> Generator[pa.RecordBatch, None, str] | None:
         """Ask the host of another executor, at an authenticated connection, to run the epoch.
 
-        Parameters
-        ----------
-        version : str
-            The `Partition.version` from which the epoch starts.
-        deadline : float
-            Of its first answer, by `time.monotonic`.
-
-        Returns
-        -------
-        generator or None
-            As `run`; None if it does not keep that version.
-
-        Raises
-        ------
-        KeyedStateError
-            If it fails before the first row.
+        Returns as `run`; None if the host does not keep the `Partition.version` from which the epoch starts.
+        Its first answer has a deadline, by `time.monotonic`. Raises `KeyedStateError` if it fails before the
+        first row.
         """
         conversation = _Conversation(self, connection, session, version)
         of_epoch, conversation.deadline = conversation.deadline, deadline

@@ -107,10 +107,7 @@ class Frame:
 def frame(kind: FrameType, content: Any = b"") -> list[Any]:
     """Return the pieces of a frame, to be sent in their order.
 
-    Raises
-    ------
-    HostProtocolError
-        If the content exceeds the limit of its type.
+    Raises `HostProtocolError` if the content exceeds the limit of its type.
     """
     if isinstance(content, Mapping):
         content = json.dumps(content).encode()
@@ -162,14 +159,9 @@ class BatchDecoder:
 
 
 class FrameReader:
-    """Reads frames from a blocking or non-blocking socket.
+    """Reads frames from a blocking or non-blocking socket, whose seals it checks if it has any.
 
-    Parameters
-    ----------
-    expected : set of FrameType
-        The accepted types; the caller changes the attribute during the conversation.
-    seals : Seals, optional
-        Of the received frames.
+    The caller changes the types that are expected during the conversation.
     """
 
     def __init__(

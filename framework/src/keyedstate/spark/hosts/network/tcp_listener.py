@@ -74,10 +74,7 @@ class Introduction:
 class TcpListener:
     """The TCP side of a host; it listens after the first introduction.
 
-    Parameters
-    ----------
-    deliver : callable
-        Receives each authenticated connection and its session, in another thread.
+    It delivers each authenticated connection and its session, in another thread.
     """
 
     def __init__(self, deliver: Callable[[socket.socket, Session], None]) -> None:
@@ -104,13 +101,6 @@ class TcpListener:
         """Accept tasks that know a query's secret, for a plan of the query, and start listening.
 
         Without a free port a warning is logged, and other executors restore from files.
-
-        Parameters
-        ----------
-        digest : str
-            Of the plan.
-        settings : tuple
-            Of the plan.
         """
         name = key_id(introduction.secret)
         with self._lock:

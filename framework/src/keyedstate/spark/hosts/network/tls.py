@@ -25,11 +25,8 @@ _PIECE_BYTES = 256 << 10
 class TlsFiles:
     """The paths of PEM files on each executor.
 
-    Attributes
-    ----------
-    certificate, key, ca : str
-        The executor's certificate with its chain, its key without a password, and the certificates of the
-        trusted authorities.
+    They are the executor's certificate with its chain, its key without a password, and the certificates of
+    the trusted authorities.
     """
 
     certificate: str
@@ -59,10 +56,7 @@ class TlsFiles:
     def wrap(self, connection: socket.socket, *, server: bool) -> ssl.SSLSocket:
         """Return the connection, to be encrypted by `handshake`.
 
-        Raises
-        ------
-        OSError
-            If a file cannot be used, or the connection is lost.
+        Raises OSError if a file cannot be used, or the connection is lost.
         """
         return _context(self, server).wrap_socket(
             connection, server_side=server, do_handshake_on_connect=False
@@ -89,10 +83,8 @@ def _no_password() -> str:
 def handshake(connection: ssl.SSLSocket, deadline: float) -> None:
     """Do TLS's handshake before a deadline, by `time.monotonic`.
 
-    Raises
-    ------
-    OSError
-        `ssl.SSLError` if the other side shows no certificate of the authority, or does not use TLS.
+    Raises `ssl.SSLError`, an OSError, if the other side shows no certificate of the authority, or does not
+    use TLS.
     """
     # This timeout applies to the whole handshake.
     connection.settimeout(max(deadline - time.monotonic(), 0.001))
