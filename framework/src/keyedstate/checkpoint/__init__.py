@@ -30,7 +30,7 @@ from keyedstate.checkpoint.protocol.coordinator import (
     CheckpointCoordinator,
     CheckpointListener,
 )
-from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind, failures_so_far
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind, failed_epochs
 from keyedstate.checkpoint.protocol.leases import Lease, lease
 from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
@@ -77,7 +77,7 @@ __all__ = [
     "TaskIdentity",
     "claim",
     "delete_native",
-    "failures_so_far",
+    "failed_epochs",
     "find_restore_point",
     "from_json",
     "handles_for",

@@ -22,7 +22,7 @@ from keyedstate.checkpoint import (
     SnapshotKind,
     StoredNativeFile,
     TaskIdentity,
-    failures_so_far,
+    failed_epochs,
     write_delta,
     write_operator_state,
 )
@@ -198,8 +198,8 @@ class EpochWriter:
 
     def _check_failures(self, report: FullSnapshotReport, error: BaseException | None) -> None:
         tolerable = self._rules.tolerable_failures
-        so_far = failures_so_far((full for part in self._parts for full in part.full_snapshots), tolerable)
-        if report.failure is not None and so_far.on_failure(report.epoch, report.failure):
+        failed = failed_epochs((report, *(full for part in self._parts for full in part.full_snapshots)))
+        if report.epoch in failed and len(failed) > tolerable:
             raise TooManyFailedSnapshotsError(self._identity.uid, tolerable + 1, report.error) from error
 
     def _cancel_background(self) -> None:

@@ -65,16 +65,7 @@ def _folders() -> set[Path]:
     for top in tuple(folders):
         found = [top]
         for level in _LEVELS:
-            found += [folder for parent in found for folder in _subfolders(parent, level)]
+            nested = [folder for parent in found for folder in parent.glob(f"{level}*")]
+            found += [folder for folder in nested if folder.is_dir() and not folder.is_symlink()]
         folders.update(found)
     return folders
-
-
-def _subfolders(parent: Path, prefix: str) -> list[Path]:
-    with contextlib.suppress(OSError), os.scandir(parent) as entries:
-        return [
-            Path(entry.path)
-            for entry in entries
-            if entry.name.startswith(prefix) and entry.is_dir(follow_symlinks=False)
-        ]
-    return []

@@ -1,72 +1,50 @@
-"""CP-07: which failures count, and when there are too many of them in a row."""
+"""CP-07: which failed full snapshots count, and how many of them there are in a row."""
 
 from __future__ import annotations
 
 import pytest
 
+from keyedstate.checkpoint import FullSnapshotReport, failed_epochs
 from keyedstate.checkpoint.format.snapshot_report import FailureReason
-from keyedstate.checkpoint.protocol.failures import FailureManager
 
 IO = FailureReason.IO
 
 
-def test_more_failures_in_a_row_than_are_tolerated_are_reported_once() -> None:
-    """CP-07, the ids of Flink's test."""
-    manager = FailureManager(2)
-    assert not manager.on_failure(1, IO)
-    assert not manager.on_failure(2, IO)
-    assert not manager.on_failure(3, FailureReason.CANCELLED)
-    assert manager.on_failure(4, IO)
-    assert not manager.on_failure(5, IO), "the count began anew"
+def failed(*outcomes: tuple[int, FailureReason | None]) -> set[int]:
+    return failed_epochs(
+        FullSnapshotReport(epoch, True, failure, "", 0.0, 0.0, 0, 0, 0) for epoch, failure in outcomes
+    )
+
+
+def test_only_failures_of_the_storage_and_of_writing_count() -> None:
+    """CP-07."""
+    assert failed((1, IO), (2, IO), (3, FailureReason.CANCELLED), (4, IO)) == {1, 2, 4}
 
 
 def test_a_success_resets_the_count() -> None:
     """CP-07."""
-    manager = FailureManager(2)
-    manager.on_failure(1, IO)
-    manager.on_failure(2, IO)
-    manager.on_success(3)
-    assert manager.failures == 0
-    assert not manager.on_failure(4, IO)
-    assert not manager.on_failure(5, IO)
-    assert manager.on_failure(6, IO)
+    assert failed((1, IO), (2, IO), (3, None)) == set()
+    assert failed((1, IO), (2, IO), (3, None), (4, IO), (5, IO)) == {4, 5}
 
 
-def test_an_id_that_several_tasks_report_counts_once() -> None:
+def test_an_epoch_that_fails_in_several_tasks_counts_once() -> None:
     """CP-07."""
-    manager = FailureManager(1)
-    assert not any(manager.on_failure(1, IO) for _ in range(5))
-    assert manager.failures == 1
-    assert manager.on_failure(2, FailureReason.IO)
+    assert failed(*[(1, IO)] * 5) == {1}
 
 
 def test_what_failed_before_the_newest_success_is_ignored() -> None:
     """CP-07."""
-    manager = FailureManager(0)
-    manager.on_success(7)
-    assert not manager.on_failure(6, IO)
-    assert not manager.on_failure(7, IO)
-    manager.on_success(3)
-    assert not manager.on_failure(7, IO), "an older success does not set the newest one back"
-    assert manager.on_failure(8, IO)
+    assert failed((7, None), (6, IO)) == set()
+    assert failed((7, None), (3, None), (6, IO), (8, IO)) == {8}
 
 
 def test_a_late_success_of_an_older_one_does_not_forget_failures() -> None:
     """CP-07."""
-    manager = FailureManager(1)
-    manager.on_success(5)
-    manager.on_failure(6, IO)
-    manager.on_success(4)
-    assert manager.on_failure(7, IO)
+    assert failed((5, None), (6, IO), (4, None), (7, IO)) == {6, 7}
 
 
 @pytest.mark.parametrize("reason", list(FailureReason))
-def test_exactly_five_reasons_count_where_none_is_tolerated(reason: FailureReason) -> None:
+def test_exactly_four_reasons_count(reason: FailureReason) -> None:
     """CP-07."""
     counted = {"IO", "ASYNCHRONOUS", "EXPIRED", "FINALIZATION"}
-    assert FailureManager(0).on_failure(0, reason) == (reason.name in counted)
-
-
-def test_a_negative_number_of_tolerated_failures_is_refused() -> None:
-    with pytest.raises(ValueError, match="-1"):
-        FailureManager(-1)
+    assert bool(failed((0, reason))) == (reason.name in counted)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
 from keyedstate.checkpoint.format.snapshot_report import FullSnapshotReport
-from keyedstate.checkpoint.protocol.failures import FailureManager
 from keyedstate.options import (
     CHECKPOINT_DELTA_MIN_BYTES,
     CHECKPOINT_FULL_SNAPSHOT_MIN_PAUSE,
@@ -103,17 +102,17 @@ class FullSnapshotRules:
         return rested and _full_bytes(part) >= self.min_bytes and self._is_due(part)
 
 
-def failures_so_far(reports: Iterable[FullSnapshotReport], tolerable: int) -> FailureManager:
-    """Return the failures in a row over all tasks: an epoch failed where a full snapshot of it did."""
-    manager = FailureManager(tolerable)
-    # Completed ones first, so that a failure of the same epoch stays in the place of its success.
-    outcomes = {report.epoch: report.failure for report in sorted(reports, key=lambda report: report.failed)}
-    for epoch, failure in sorted(outcomes.items(), key=lambda outcome: outcome[0]):
-        if failure is None:
-            manager.on_success(epoch)
-        else:
-            manager.on_failure(epoch, failure)
-    return manager
+def failed_epochs(reports: Iterable[FullSnapshotReport]) -> set[int]:
+    """Return the epochs that failed in a row, by the rules of Flink's ``CheckpointFailureManager``.
+
+    An epoch failed where a full snapshot of it did, in any task.  Those before the newest success do not
+    count.
+    """
+    known = list(reports)
+    failed = {report.epoch for report in known if report.failed}
+    newest_success = max((report.epoch for report in known if report.epoch not in failed), default=-1)
+    counting = {report.epoch for report in known if report.failure is not None and report.failure.counts}
+    return {epoch for epoch in counting if epoch > newest_success}
 
 
 def _full_bytes(part: AttemptManifest) -> int:

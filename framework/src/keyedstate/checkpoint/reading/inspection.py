@@ -42,7 +42,7 @@ class Problem:
 
     #: In the operator's folder.
     path: str
-    fault: Fault
+    fault: Fault = field(metadata={"json": "problem"})
     detail: str
     #: Those whose checkpoints need the file, the newest first; empty in a savepoint.
     epochs: tuple[int, ...] = ()

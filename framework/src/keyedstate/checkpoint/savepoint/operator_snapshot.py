@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
 from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.leases import Lease, lease
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OperatorFolder, metadata_path
 from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location
 from keyedstate.errors import (
+    CheckpointGoneError,
     KeyedStateError,
     NoSnapshotError,
     UnknownEpochError,
@@ -27,6 +29,9 @@ from keyedstate.errors import (
     UnreadableStateError,
 )
 from keyedstate.operator_state import OperatorStateMeta
+
+#: How often the newest checkpoint is opened, which a running query may delete meanwhile.
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,28 @@ class OperatorSnapshot:
         shown = " and ".join(repr(meta.value_serializer) for meta in metas)
         reason = f"its tasks have written it as {shown}, and none of these reads the others"
         raise UnreadableStateError(self.storage.location(self.path), name, f"{reason}. Run its query once.")
+
+
+def open_with_lease(
+    location: Location, uid: str | None, epoch: int | None, seconds: float
+) -> tuple[OperatorSnapshot, Lease | None]:
+    """Open what `OperatorSnapshot.open` finds, with a lease; a savepoint needs none.
+
+    Raises `CheckpointGoneError` where clean-up deleted the checkpoint that was asked for.
+    """
+    storage = CheckpointStorage.at(location)
+    for remaining in reversed(range(_ATTEMPTS)):
+        stored = OperatorSnapshot.open(storage, uid, epoch)
+        if stored.folder is None:
+            return stored, None
+        try:
+            taken = lease(stored.folder, stored.metadata.epoch, seconds)
+            return replace(stored, metadata=taken.metadata), taken
+        except CheckpointGoneError:
+            # The query has published a newer one and deleted this one meanwhile.
+            if epoch is not None or stored.location == storage.location() or not remaining:
+                raise
+    raise AssertionError("unreachable")
 
 
 def _fields(arrow_type: pa.DataType) -> int:

@@ -118,21 +118,11 @@ class StopRequest:
     def await_answer(
         self, folder: OperatorFolder, timeout: float, lapse: float = LAPSE_SECONDS
     ) -> StopRequest:
-        """Return the answered request.
+        """Return the answered request; raises as `read`.
 
-        Parameters
-        ----------
-        timeout : float
-            Seconds to wait for a driver that takes the request.
-        lapse : float
-            Seconds without a renewal after which a driver that took it counts as dead.  While it renews the
-            request, it may work for as long as it needs.
-
-        Raises
-        ------
-        QueryNotStoppedError
-            Where no driver takes the request, the driver dies, or another request replaces this one.
-        CorruptFileError, FormatVersionError, StorageError
+        Raises `QueryNotStoppedError` where no driver takes the request in `timeout` seconds, where a driver
+        that took it has not renewed it for `lapse` seconds and so counts as dead, and where another request
+        replaces this one.  A driver that renews the request may work for as long as it needs.
         """
         began = changed = time.monotonic()
         last: StopRequest | None = None

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, Lease, OperatorFolder, lease
-from keyedstate.checkpoint.reading.leased_snapshot import open_with_lease
+from keyedstate.checkpoint import CheckpointStorage, Lease, lease
 from keyedstate.checkpoint.reading.survey import Checkpoint
 from keyedstate.checkpoint.savepoint.location import StoredOperator
-from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot, open_with_lease
 
 #: How long the leases of a killed command keep files.
 LEASE_SECONDS = 900.0
@@ -33,7 +32,9 @@ class SnapshotLeases(ExitStack):
         """
         if operator.folder is None or checkpoint.epoch is None or checkpoint.metadata is None:
             return checkpoint
-        return replace(checkpoint, metadata=self._take(operator.folder, checkpoint.epoch))
+        taken = lease(operator.folder, checkpoint.epoch, LEASE_SECONDS)
+        self._keep(taken)
+        return replace(checkpoint, metadata=taken.metadata)
 
     def open(
         self, path: CheckpointStorage, uid: str | None = None, epoch: int | None = None
@@ -42,12 +43,13 @@ class SnapshotLeases(ExitStack):
 
         Raises `CheckpointGoneError` where the checkpoint that was asked for was deleted meanwhile.
         """
-        return open_with_lease(path, uid, epoch, self._take)
+        snapshot, taken = open_with_lease(path, uid, epoch, LEASE_SECONDS)
+        if taken is not None:
+            self._keep(taken)
+        return snapshot
 
-    def _take(self, folder: OperatorFolder, epoch: int) -> CheckpointMetadata:
-        taken = self.enter_context(lease(folder, epoch, LEASE_SECONDS))
-        self._taken.append(taken)
-        return taken.metadata
+    def _keep(self, taken: Lease) -> None:
+        self._taken.append(self.enter_context(taken))
 
     def renewing(self, advance: Callable[..., None]) -> Callable[..., None]:
         """Return a function that calls `advance`, and renews the leases when a third of their time is over.

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from keyedstate.checkpoint import to_json
 from keyedstate.checkpoint.reading.inspection import (
     Inspection,
     Inspector,
@@ -72,7 +73,7 @@ def verify(
                 "ok": is_right,
                 "files": sum(one.files for one in inspections),
                 "bytes": sum(one.bytes for one in inspections),
-                "problems": [_problem(problem) for problem in own],
+                "problems": to_json(own),
                 "operators": [_document(one) for one in inspections],
             }
         )
@@ -125,23 +126,13 @@ def _document(one: Inspection) -> dict[str, Any]:
             }
             for checkpoint in one.checkpoints
         ],
-        "problems": [_problem(problem) for problem in one.problems],
+        "problems": to_json(one.problems),
         "orphans": None
         if one.orphans is None
         else [
             {"path": file.name, "bytes": file.bytes, "modified": time_of(file.modified_ms)}
             for file in one.orphans
         ],
-    }
-
-
-def _problem(problem: Problem) -> dict[str, Any]:
-    return {
-        "path": problem.path,
-        "problem": problem.fault.value,
-        "detail": problem.detail,
-        "epochs": problem.epochs,
-        "partitions": problem.partitions,
     }
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder, lease
-from keyedstate.checkpoint.reading.leased_snapshot import open_with_lease
+from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.reading.state_reader import reader_of
+from keyedstate.checkpoint.savepoint.operator_snapshot import open_with_lease
 from keyedstate.options import Configuration
 
 #: How long clean-up leaves the checkpoint to its reader.
@@ -45,10 +45,7 @@ def read_state(path: str | Path, state: str, *, uid: str | None = None, epoch: i
         For pickled values.
     """
     storage = CheckpointStorage.open(os.fspath(path), Configuration(environ=os.environ))
-    reader = reader_of(open_with_lease(storage, uid, epoch, _take_lease), state)
+    snapshot, _ = open_with_lease(storage, uid, epoch, _LEASE_SECONDS)
+    reader = reader_of(snapshot, state)
     batches = (batch for piece in reader.slices() for batch in reader.read(piece))
     return pa.Table.from_batches(batches, reader.schema)
-
-
-def _take_lease(folder: OperatorFolder, epoch: int) -> CheckpointMetadata:
-    return lease(folder, epoch, _LEASE_SECONDS).metadata

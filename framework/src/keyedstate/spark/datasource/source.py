@@ -9,23 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from keyedstate.checkpoint import (
-    CheckpointMetadata,
-    CheckpointStorage,
-    OperatorFolder,
-    OperatorSnapshot,
-    lease,
-)
+from keyedstate.checkpoint import CheckpointStorage, OperatorSnapshot, lease
 from keyedstate.checkpoint.reading.json_reader import AllStatesReader
-from keyedstate.checkpoint.reading.leased_snapshot import open_with_lease
 from keyedstate.checkpoint.reading.state_reader import SLICE_BYTES, StateReader, reader_of
+from keyedstate.checkpoint.savepoint.operator_snapshot import open_with_lease
 from keyedstate.config import boolean, duration, integer, string
 from keyedstate.errors import CheckpointGoneError, InvalidOptionError, MissingOptionError, UnknownOptionError
 from keyedstate.keygroups import KeyGroupRange
@@ -91,9 +84,7 @@ class _Source:
         given = _parsed(options)
         # The processes in which Spark plans have the environment of the session, but not its configuration.
         storage = CheckpointStorage.open(given["path"], Configuration(environ=os.environ))
-        stored = open_with_lease(
-            storage, given["uid"], given["epoch"], partial(_take_lease, lease_ms=given["lease"])
-        )
+        stored, _ = open_with_lease(storage, given["uid"], given["epoch"], given["lease"] / 1000.0)
         reader = _reader(stored, given["state"], given["allow-generic"])
         key_groups = _key_groups(given["key-groups"], stored)
         return cls(stored, reader, key_groups, given["slice-bytes"], given["lease"])
@@ -109,7 +100,8 @@ class _Reader(DataSourceReader):
         folder, metadata = source.stored.folder, source.stored.metadata
         with without_traceback():
             # Again, because hours may have passed since load().
-            if folder is not None and _take_lease(folder, metadata.epoch, source.lease_ms) != metadata:
+            taken = None if folder is None else lease(folder, metadata.epoch, source.lease_ms / 1000.0)
+            if taken is not None and taken.metadata != metadata:
                 what = "its batch has run again since the DataFrame was made"
                 raise CheckpointGoneError(source.stored.location, metadata.uid, metadata.epoch, what)
             slices = source.reader.slices(source.key_groups, source.slice_bytes)
@@ -142,10 +134,6 @@ def _parsed(options: dict[str, str]) -> dict[str, Any]:
                 text = options[option.name]
                 raise InvalidOptionError(option.name, text, option.expected, _SOURCE) from None
     return values
-
-
-def _take_lease(folder: OperatorFolder, epoch: int, lease_ms: int) -> CheckpointMetadata:
-    return lease(folder, epoch, lease_ms / 1000.0).metadata
 
 
 def _reader(stored: OperatorSnapshot, state: str | None, allow_generic: bool) -> StateReader:
