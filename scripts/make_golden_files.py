@@ -12,15 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from keyedstate.backend import StateKind
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    CheckpointMetadata,
-    CheckpointStorage,
-    OperatorFolder,
-    SegmentWriter,
-    TaskIdentity,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.segment import SegmentWriter
 from keyedstate.checkpoint.format.segment_format import FORMAT_VERSION
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.state import StateDescriptor, ValueState
 from keyedstate.state.clock import ManualClock
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend

@@ -29,7 +29,10 @@ from measuring import BACKENDS, GROUPS, open_backend
 
 from keyedstate import types
 from keyedstate.aggregates import Aggregation, count, sum_
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, SegmentWriter, write_delta
+from keyedstate.checkpoint.format.delta import write_delta
+from keyedstate.checkpoint.format.segment import SegmentWriter
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import key_group_range_for
 from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import KeyedBatch, KeyedProcessFunction, VectorizedProcessFunction

@@ -33,19 +33,14 @@ from typing import Any
 from measuring import ALL, BACKENDS, GROUPS, Keys, medians, open_backend
 
 from keyedstate import types
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    CheckpointMetadata,
-    CheckpointStorage,
-    FullSnapshotRules,
-    OperatorFolder,
-    SegmentFile,
-    SegmentWriter,
-    SnapshotKind,
-    TaskIdentity,
-    handles_for,
-    write_delta,
-)
+from keyedstate.checkpoint.format.delta import write_delta
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.segment import SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import handles_for
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.state import ValueState

@@ -29,7 +29,8 @@ from rocksdict import Rdict, WriteBatch, WriteOptions
 from state_large import large_state, limit_memory
 
 from keyedstate import types
-from keyedstate.checkpoint import CheckpointStorage, write_native
+from keyedstate.checkpoint.format.native_files import write_native
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.memory import STATE_BACKEND
 from keyedstate.state import ValueState
 from keyedstate.testing.instances import chosen_backend

@@ -27,14 +27,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from keyedstate.backend import EntryBatch, StateKind, StateMeta
-from keyedstate.checkpoint import (
-    ChainHandle,
-    CheckpointStorage,
-    SegmentFile,
-    SegmentHandle,
-    SegmentWriter,
-    write_delta,
-)
+from keyedstate.checkpoint.format.delta import ChainHandle, write_delta
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry

@@ -32,7 +32,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import HostAddress
+from keyedstate.checkpoint.format.manifest import HostAddress
 from keyedstate.spark.hosts.network.handshake import Session, prove_host, prove_task
 from keyedstate.spark.hosts.network.protocol import (
     BatchDecoder,

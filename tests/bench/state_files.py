@@ -12,7 +12,8 @@ import pyarrow as pa
 from measuring import BACKENDS, GROUPS, Keys, Result, filled, medians, open_backend
 
 from keyedstate import types
-from keyedstate.checkpoint import CheckpointStorage, SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry

@@ -15,7 +15,8 @@ import pyarrow as pa
 from measuring import GROUPS, Result, open_backend
 
 from keyedstate import types
-from keyedstate.checkpoint import CheckpointStorage, StoredNativeHandle, write_native
+from keyedstate.checkpoint.format.native_files import StoredNativeHandle, write_native
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.murmur3 import key_groups as key_groups_of
 from keyedstate.state import ValueState

@@ -24,16 +24,13 @@ from faults.flight_log import (
     OPERATORS,
     WINDOWED,
 )
-from keyedstate.checkpoint import (
-    CheckpointStorage,
-    OperatorFolder,
-    SavepointFolder,
-    TaskIdentity,
-    find_restore_point,
-    handles_for,
-)
+from keyedstate.checkpoint.format.manifest import TaskIdentity
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import find_restore_point, handles_for
 from keyedstate.checkpoint.reading.state_reader import reader_of
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
+from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CheckpointError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from faults import injection
-from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.options import Configuration
 from keyedstate.savepoints import Savepoint
 

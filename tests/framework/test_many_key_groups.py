@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.checkpoint import ChainHandle, SegmentHandle, SegmentWriter, write_delta
+from keyedstate.checkpoint.format.delta import ChainHandle, write_delta
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.ordered.timers import OrderedTimerTable
 from keyedstate.state import ValueState
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend

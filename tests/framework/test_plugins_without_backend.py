@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import keyedstate.checkpoint  # noqa: F401 - where state is read, unknown types are looked for
+import keyedstate.checkpoint.storage.filesystem  # noqa: F401 - where state is read, unknown types are looked for
 from keyedstate.errors import DuplicateProviderError, InvalidPluginError, PluginNotAllowedError
 
 HEAD = "from keyedstate.hooks import hookimpl\n\ncalls = []\n\n"
@@ -104,7 +104,7 @@ SERIALIZERS = HEAD + (
     "def restore(document):\n    return types.INT64\n"
 )
 READS = (
-    "import keyedstate.checkpoint\n"
+    "import keyedstate.checkpoint.storage.filesystem\n"
     "from keyedstate import types\n"
     "document = {'type': '%s', 'version': 1}\n"
     "print(types.SerializerSnapshot.from_json(document).restore_serializer())\n"

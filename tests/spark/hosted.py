@@ -19,15 +19,10 @@ from typing import Any
 import cloudpickle
 import pyarrow as pa
 
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    AttemptManifest,
-    CheckpointCoordinator,
-    CheckpointMetadata,
-    CheckpointStorage,
-    OperatorFolder,
-    TaskIdentity,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.configuration import frozen
 from keyedstate.epoch.function_transport import pack_function
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation

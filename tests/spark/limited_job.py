@@ -15,7 +15,8 @@ from typing import Any
 from own_job import rows_of, run_to_the_end, session
 
 from keyedstate import keyed, types
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.state import ValueState
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    CheckpointStorage,
-    OperatorFolder,
-    TaskIdentity,
-)
+from keyedstate.checkpoint.format.manifest import TaskIdentity
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.spark.task.acknowledgements import acknowledge, acknowledgements_of
 
 

@@ -14,8 +14,8 @@ import pytest
 
 import keyedstate.types as t
 from keyedstate import keyed
-from keyedstate.checkpoint import OperatorSnapshot
 from keyedstate.checkpoint.reading.state_reader import reader_of, split_ttl
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.cli.demo.flights import read_flights
 from keyedstate.errors import (
     BootstrapError,

@@ -16,7 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from keyedstate import errors, keyed, types
-from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import BroadcastFrameError, InvalidFunctionError
 from keyedstate.runtime import BroadcastContext, Context, KeyedBroadcastProcessFunction, KeyedProcessFunction
 from keyedstate.spark.task.broadcast import broadcast_side_of, unpacked

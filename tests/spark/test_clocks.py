@@ -13,7 +13,9 @@ import cloudpickle
 import pytest
 from hosted import HostedJob
 
-from keyedstate.checkpoint import Acknowledgement, CheckpointStorage, metrics_of_checkpoint
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
+from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.partition import Partition
 from keyedstate.runtime import KeyedProcessFunction

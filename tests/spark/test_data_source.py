@@ -16,8 +16,9 @@ from pyspark.sql.types import StructType
 
 import keyedstate.types as t
 from keyedstate import keyed, register
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.retention import prune
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CheckpointGoneError, KeyedStateError
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.spark.dataframe.state_columns import fitted, spark_type_of

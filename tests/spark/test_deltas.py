@@ -9,7 +9,9 @@ from pyspark.sql import DataFrame
 
 from keyedstate import keyed, types
 from keyedstate.backend import BackendDescription, Capability
-from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.state import ListState, ValueState
 

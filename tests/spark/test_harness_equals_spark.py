@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from keyedstate import keyed, types
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
 from keyedstate.checkpoint.format.operator_state import read_operator_state
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.demo.flights import SPARK_SCHEMA, write_flights
 from keyedstate.cli.demo.functions import OUTPUT_SCHEMA, AircraftLog
 from keyedstate.columns.declared import arrow_schema

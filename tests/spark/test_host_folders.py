@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hosted import DEADLINE_S, HostedJob
 
-from keyedstate.checkpoint import StateOrigin
+from keyedstate.checkpoint.format.manifest import StateOrigin
 from keyedstate.errors import HostFolderError, HostFolderLockedError
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.processes import Process, process_of

@@ -13,7 +13,7 @@ import pytest
 from hosted import HostedJob, wait_until
 
 import keyedstate
-from keyedstate.checkpoint import StateOrigin
+from keyedstate.checkpoint.format.manifest import StateOrigin
 from keyedstate.epoch.configuration import backend_in_task, frozen
 from keyedstate.epoch.local_folders import sweep_once
 from keyedstate.errors import HostedEpochError

@@ -25,7 +25,8 @@ import pytest
 from hosted import DEADLINE_S, Counting, HostedJob, wait_until
 
 import keyedstate
-from keyedstate.checkpoint import HostAddress, StateOrigin, TaskIdentity, to_json
+from keyedstate.checkpoint.format.json_converter import to_json
+from keyedstate.checkpoint.format.manifest import HostAddress, StateOrigin, TaskIdentity
 from keyedstate.epoch.configuration import frozen
 from keyedstate.errors import (
     AuthenticationError,

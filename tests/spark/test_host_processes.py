@@ -29,7 +29,8 @@ from hypothesis import strategies as st
 from pyspark import broadcast
 
 import keyedstate
-from keyedstate.checkpoint import StateOrigin, to_json
+from keyedstate.checkpoint.format.json_converter import to_json
+from keyedstate.checkpoint.format.manifest import StateOrigin
 from keyedstate.errors import (
     EpochTimeoutError,
     FunctionTransportError,

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from hosted import DEADLINE_S, HostedJob, certificates
 
-from keyedstate.checkpoint import HostAddress, StateOrigin
+from keyedstate.checkpoint.format.manifest import HostAddress, StateOrigin
 from keyedstate.errors import AuthenticationError, HostLostError, HostProtocolError
 from keyedstate.spark.hosts.network.client import HostedEpoch
 from keyedstate.spark.hosts.network.handshake import Session, prove_host, prove_task

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keyedstate
-from keyedstate.checkpoint import HostAddress
+from keyedstate.checkpoint.format.manifest import HostAddress
 from keyedstate.errors import AuthenticationError, InvalidOptionError
 from keyedstate.options import HOSTS_PORTS, Configuration
 from keyedstate.spark.hosts.network.handshake import MARK, Session, key_id, prove_host, prove_task

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from hosted import DEADLINE_S, HostedJob, certificates
 
-from keyedstate.checkpoint import HostAddress, StateOrigin
+from keyedstate.checkpoint.format.manifest import HostAddress, StateOrigin
 from keyedstate.errors import MissingOptionError
 from keyedstate.options import Configuration
 from keyedstate.spark.hosts.network.handshake import MARK, key_id, prove_task

@@ -18,7 +18,9 @@ from pyspark import SparkFiles, TaskContext
 from pyspark.sql import DataFrame
 
 from keyedstate import keyed, types
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, StateOrigin
+from keyedstate.checkpoint.format.manifest import StateOrigin
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.spark.hosts.processes import process_of
 from keyedstate.state import ValueState

@@ -16,7 +16,9 @@ import pyarrow.parquet
 import pytest
 from hosted import wait_until
 
-from keyedstate.checkpoint import AttemptManifest, CheckpointStorage, OperatorFolder, StateOrigin
+from keyedstate.checkpoint.format.manifest import AttemptManifest, StateOrigin
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.spark.hosts.processes import Process, process_of
 
 JOB = Path(__file__).with_name("cluster_job.py")

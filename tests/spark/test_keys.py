@@ -11,8 +11,8 @@ from pyspark.sql import functions as f
 
 from keyedstate import connect, keyed, types
 from keyedstate.aggregates import count
-from keyedstate.checkpoint import OperatorSnapshot
 from keyedstate.checkpoint.reading.state_reader import reader_of
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import HarnessSchemaError
 from keyedstate.runtime import (
     Context,

@@ -15,7 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from keyedstate import types
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, read_operator_state
+from keyedstate.checkpoint.format.operator_state import read_operator_state
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.spark.hosts.processes import process_of
 from keyedstate.state import BroadcastState, OperatorListState
 from keyedstate.state.operator.backend import OperatorStateBackend

@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import keyed, types
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import MaxParallelismChangedError, NewOperatorError, NotASavepointError
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.savepoints import Savepoint

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate import connect, keyed, split, types
-from keyedstate.checkpoint import OperatorSnapshot
 from keyedstate.checkpoint.reading.state_reader import reader_of
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import KeyColumnError, OutputSchemaError, SideOutputError, SideOutputNameError
 from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,

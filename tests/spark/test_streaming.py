@@ -13,7 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from keyedstate import keyed, types
-from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.state import MapState, ValueState
 

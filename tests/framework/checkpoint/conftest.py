@@ -16,7 +16,7 @@ from typing import Any, cast
 import pyarrow.fs as pafs
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 
 _HERE = Path(__file__).parent
 

@@ -8,20 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from keyedstate import types
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    AttemptManifest,
-    CheckpointCoordinator,
-    CheckpointMetadata,
-    CheckpointStorage,
-    FullSnapshotRules,
-    OperatorFolder,
-    TaskIdentity,
-    claim,
-    find_restore_point,
-    handles_for,
-    read_operator_state,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.operator_state import read_operator_state
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration

@@ -9,22 +9,15 @@ import itertools
 from typing import Any
 
 from keyedstate.backend import EntryBatch, StateKind, StateMeta
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    AttemptManifest,
-    CheckpointCoordinator,
-    CheckpointMetadata,
-    CheckpointStorage,
-    OperatorFolder,
-    OperatorStateFile,
-    SegmentFile,
-    SegmentWriter,
-    TaskIdentity,
-    claim,
-    find_restore_point,
-    handles_for,
-    write_attempt,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.operator_state import OperatorStateFile
+from keyedstate.checkpoint.format.segment import SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.owner import write_attempt
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.types import INT64, STRING, VOID, VOID_NAMESPACE, list_of
 

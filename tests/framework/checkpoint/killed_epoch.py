@@ -13,8 +13,10 @@ from typing import Any
 from jobs import EPOCHS, Job
 
 from keyedstate.backend import EntryBatch
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, SegmentWriter
+from keyedstate.checkpoint.format.segment import SegmentWriter
 from keyedstate.checkpoint.protocol import retention
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.types import VOID_NAMESPACE
 
 

@@ -17,7 +17,9 @@ from typing import Any
 
 from jobs import Job
 
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, claim, find_restore_point
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CheckpointError, NotASavepointError
 from keyedstate.savepoints import Savepoint
 

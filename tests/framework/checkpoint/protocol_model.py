@@ -21,21 +21,14 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    AttemptManifest,
-    CheckpointCoordinator,
-    CheckpointMetadata,
-    CheckpointStorage,
-    OperatorFolder,
-    SegmentFile,
-    TaskIdentity,
-    claim,
-    find_restore_point,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol import coordinator, recovery, retention
 from keyedstate.checkpoint.protocol import owner as writer
-from keyedstate.checkpoint.storage.filesystem import StoredFile
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, StoredFile
 from keyedstate.errors import MissingFileError, StorageError
 from keyedstate.keygroups import key_group_range_for
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from jobs import Job
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage
 from keyedstate.checkpoint.protocol import coordinator
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CheckpointError
 
 

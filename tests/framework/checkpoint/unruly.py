@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.retry import RetryPolicy
 
 #: Called with the operation and the path below the folder; what it raises, the operation raises.

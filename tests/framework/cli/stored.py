@@ -9,21 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from keyedstate.backend import AddressBatch, EntryBatch, SnapshotSink, StateKind, StateMeta
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    AttemptManifest,
-    CheckpointCoordinator,
-    CheckpointStorage,
-    OperatorFolder,
-    OperatorStateFile,
-    SegmentFile,
-    SegmentWriter,
-    TaskIdentity,
-    claim,
-    write_delta,
-    write_operator_state,
-)
-from keyedstate.checkpoint.protocol.operator_folder import data_paths
+from keyedstate.checkpoint.format.delta import write_delta
+from keyedstate.checkpoint.format.manifest import AttemptManifest, TaskIdentity
+from keyedstate.checkpoint.format.operator_state import OperatorStateFile, write_operator_state
+from keyedstate.checkpoint.format.segment import SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder, data_paths
+from keyedstate.checkpoint.protocol.recovery import claim
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
 from keyedstate.tables import GatheredChanges, GroupChanges

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import SavepointFolder
+from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
 
 #: How often each command meets the query: each time it is at another step.
 ROUNDS = 4

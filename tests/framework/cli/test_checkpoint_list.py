@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import lease
 from keyedstate.checkpoint.format.json_document import encode_document
+from keyedstate.checkpoint.protocol.leases import lease
 from keyedstate.errors import CheckpointError, NoSnapshotError, StorageError, UnknownOperatorError
 
 

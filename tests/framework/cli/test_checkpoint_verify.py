@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.format.json_document import encode_document
 from keyedstate.checkpoint.reading import inspection
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import StorageError, UnknownEpochError
 from keyedstate.types.contract.serializer import SerializerSnapshot
 

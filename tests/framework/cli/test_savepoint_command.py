@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage, SavepointFolder
+from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CorruptFileError, NotASavepointError, NotForkableError, UnknownEpochError
 
 

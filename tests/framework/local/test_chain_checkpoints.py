@@ -25,7 +25,9 @@ from tests.framework.local.functions import (
 )
 
 from keyedstate.aggregates import count
-from keyedstate.checkpoint import AttemptManifest, CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.format.manifest import AttemptManifest
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CheckpointTimeoutError, SubtaskFailedError
 from keyedstate.local import ResultStream, keyed
 from keyedstate.runtime import (

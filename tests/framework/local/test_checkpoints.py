@@ -20,7 +20,9 @@ import pytest
 from tests.framework.local.functions import COUNTS, Count, Matched, Silence, events, minute, plain
 
 from keyedstate.aggregates import count
-from keyedstate.checkpoint import Acknowledgement, CheckpointCoordinator, CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import (
     DuplicateUidError,
     LocalRunError,

@@ -30,7 +30,7 @@ from tests.framework.local.functions import (
 )
 
 from keyedstate.aggregates import count
-from keyedstate.checkpoint import TaskIdentity
+from keyedstate.checkpoint.format.manifest import TaskIdentity
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.partition import Partition
 from keyedstate.errors import RowsInFlightError, SubtaskFailedError, UserFunctionError

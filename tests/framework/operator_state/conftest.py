@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from keyedstate.checkpoint import (
-    CheckpointStorage,
+from keyedstate.checkpoint.format.operator_state import (
     OperatorStateFile,
     read_operator_state,
     write_operator_state,
 )
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.state.registry.running_snapshot import SnapshotTask
 

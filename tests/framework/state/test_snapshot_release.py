@@ -11,7 +11,7 @@ from support.inside import context_of
 
 from keyedstate import types
 from keyedstate.backend import AnyStateTable, EntryBatch, Snapshot, SnapshotSink, SnapshotStrategy, StateMeta
-from keyedstate.checkpoint import SegmentWriter
+from keyedstate.checkpoint.format.segment import SegmentWriter
 from keyedstate.errors import SnapshotCancelledError
 from keyedstate.state import ValueState
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace

@@ -12,7 +12,8 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import StateHandle, StateMeta
-from keyedstate.checkpoint import ChainHandle, SegmentHandle, SegmentWriter, write_delta
+from keyedstate.checkpoint.format.delta import ChainHandle, write_delta
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.checkpoint import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration

@@ -15,7 +15,7 @@ from typing import Any
 from incremental import Job
 
 from keyedstate import types
-from keyedstate.checkpoint import SnapshotKind
+from keyedstate.checkpoint.protocol.full_snapshots import SnapshotKind
 from keyedstate.errors import KeyedStateError
 from keyedstate.state import ListState, ValueState
 

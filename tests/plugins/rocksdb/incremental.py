@@ -11,19 +11,13 @@ from typing import Any
 from support.inside import rocksdb_rows, state_tables
 
 from keyedstate import types
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    CheckpointMetadata,
-    CheckpointStorage,
-    FullSnapshotRules,
-    OperatorFolder,
-    SnapshotKind,
-    TaskIdentity,
-    handles_for,
-)
-from keyedstate.checkpoint.format.manifest import Owner
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
 from keyedstate.checkpoint.protocol.local_copies import open_with_copies
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import handles_for
 from keyedstate.checkpoint.protocol.retention import prune
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.state.operator.backend import OperatorStateBackend

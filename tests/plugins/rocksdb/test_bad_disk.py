@@ -16,7 +16,8 @@ from rocksdict import Options, Rdict
 
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
-from keyedstate.checkpoint import CheckpointStorage, write_native
+from keyedstate.checkpoint.format.native_files import write_native
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import StorageError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import ValueState

@@ -14,7 +14,9 @@ import pytest
 from rocksdb_incremental import INCREMENTAL, Job
 
 from keyedstate import types
-from keyedstate.checkpoint import SnapshotKind, TaskIdentity, claim, find_restore_point
+from keyedstate.checkpoint.format.manifest import TaskIdentity
+from keyedstate.checkpoint.protocol.full_snapshots import SnapshotKind
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
 from keyedstate.errors import KeyedStateError
 from keyedstate.state import ListState, ValueState
 

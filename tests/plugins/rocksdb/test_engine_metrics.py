@@ -9,7 +9,7 @@ from rocksdb_incremental import Job
 from support.inside import rocksdb_rows, rocksdb_store, state_tables
 
 from keyedstate import types
-from keyedstate.checkpoint import from_json, to_json
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata
 from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
 from keyedstate.state import ValueState

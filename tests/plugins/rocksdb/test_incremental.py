@@ -15,7 +15,8 @@ from support.inside import rocksdb_space, rocksdb_store, state_tables
 from typer.testing import CliRunner
 
 from keyedstate import types
-from keyedstate.checkpoint import SnapshotKind, handles_for
+from keyedstate.checkpoint.protocol.full_snapshots import SnapshotKind
+from keyedstate.checkpoint.protocol.recovery import handles_for
 from keyedstate.checkpoint.savepoint.canonical import write_canonical
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.app import app

@@ -11,7 +11,7 @@ from rocksdb_incremental import Job
 from support.inside import state_tables
 
 from keyedstate import types
-from keyedstate.checkpoint import SnapshotKind
+from keyedstate.checkpoint.protocol.full_snapshots import SnapshotKind
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import (
     EVENT_TIMERS,

@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import CheckpointStorage, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint.location import SnapshotLocation
+from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_table

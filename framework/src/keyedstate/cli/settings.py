@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.output import Format
 from keyedstate.options import Configuration
 

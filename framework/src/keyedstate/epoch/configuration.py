@@ -7,7 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 from keyedstate.backend import Capability
-from keyedstate.checkpoint import CheckpointStorage, FullSnapshotRules, OperatorFolder, SavepointRestore
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.savepoint.restore import SavepointRestore
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import check_parallelism, default_max_parallelism
 from keyedstate.options import (
     MAX_PARALLELISM,

@@ -6,17 +6,13 @@ import time
 from dataclasses import dataclass
 
 from keyedstate.backend import Capability
-from keyedstate.checkpoint import (
-    CheckpointMetadata,
-    OperatorFolder,
-    OperatorSnapshot,
-    SavepointRestore,
-    SnapshotKind,
-    TaskIdentity,
-    claim,
-    find_restore_point,
-)
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.protocol.full_snapshots import SnapshotKind
 from keyedstate.checkpoint.protocol.local_copies import with_local_copies
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
+from keyedstate.checkpoint.savepoint.restore import SavepointRestore
 from keyedstate.epoch.configuration import (
     backend_in_task,
     configuration_in_task,

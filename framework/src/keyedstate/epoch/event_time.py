@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyedstate.checkpoint import CheckpointMetadata
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.runtime.functions.two_inputs import INPUTS
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.time import EventTime, InputTime, bounded_out_of_orderness, watermark_of_inputs

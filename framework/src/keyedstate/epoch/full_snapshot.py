@@ -10,17 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyedstate.backend import EntryBatch, SnapshotSink, StateMeta
-from keyedstate.checkpoint import (
-    FailureReason,
-    FullSnapshotReport,
-    NativeFullSnapshot,
-    OperatorFolder,
-    SegmentFile,
-    SegmentWriter,
-    StoredNativeFile,
-    delete_native,
-    write_native,
-)
+from keyedstate.checkpoint.format.native_files import delete_native, write_native
+from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile
+from keyedstate.checkpoint.format.segment import SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.format.snapshot_report import FailureReason, FullSnapshotReport
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.errors import CheckpointError, SnapshotCancelledError
 from keyedstate.state.clock import system_clock
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend

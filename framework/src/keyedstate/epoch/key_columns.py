@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 
-from keyedstate.checkpoint import CheckpointMetadata
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.errors import KeyColumnsChangedError, StateMigrationError
 
 

@@ -17,16 +17,11 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.backend import StateMeta
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    HostAddress,
-    OperatorFolder,
-    SnapshotKind,
-    StateOrigin,
-    latest_inputs,
-    read_changes,
-    write_attempt,
-)
+from keyedstate.checkpoint.format.delta import read_changes
+from keyedstate.checkpoint.format.manifest import AttemptManifest, HostAddress, StateOrigin, latest_inputs
+from keyedstate.checkpoint.protocol.full_snapshots import SnapshotKind
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.owner import write_attempt
 from keyedstate.epoch.configuration import full_snapshot_rules_in_task
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.epoch_writer import EpochWriter

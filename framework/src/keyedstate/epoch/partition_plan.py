@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.backend import StateHandle
-from keyedstate.checkpoint import AttemptManifest, TaskIdentity
+from keyedstate.checkpoint.format.manifest import AttemptManifest, TaskIdentity
 from keyedstate.epoch.configuration import backend_in_task
 from keyedstate.epoch.epoch_writer import EpochFiles, state_manifest
 from keyedstate.epoch.event_time import EventTimes

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from keyedstate.checkpoint import AttemptManifest, SegmentFile, read_operator_state
+from keyedstate.checkpoint.format.manifest import AttemptManifest
+from keyedstate.checkpoint.format.operator_state import read_operator_state
+from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol.recovery import opened_handles
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.key_columns import naming_key_columns

@@ -31,20 +31,14 @@ from keyedstate.backend import (
     StateKind,
     StateMeta,
 )
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    CheckpointCoordinator,
-    CheckpointStorage,
-    FullSnapshotRules,
-    OperatorFolder,
-    SnapshotKind,
-    TaskIdentity,
-    claim,
-    find_restore_point,
-    handles_for,
-    write_attempt,
-)
+from keyedstate.checkpoint.format.manifest import TaskIdentity
 from keyedstate.checkpoint.protocol import retention
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.owner import write_attempt
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.epoch_writer import EpochWriter, state_manifest
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.plugins import Backend

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from keyedstate.backend import EntryBatch
-from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.format.json_document import decode_document, encode_document
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CorruptFileError, FormatVersionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.types import VOID_NAMESPACE
@@ -184,7 +186,7 @@ def manifest(job: Any) -> tuple[str, Callable[[], object]]:
 @pytest.fixture(params=[owner, metadata, manifest], ids=lambda place: place.__name__)
 def document(request: pytest.FixtureRequest, job: Any) -> tuple[str, Callable[[], object], CheckpointStorage]:
     """One of the kinds of JSON files: its path, what reads it, and the storage that it lies in."""
-    from keyedstate.checkpoint import CheckpointCoordinator
+    from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 
     job.epoch("run-1", 0, CheckpointCoordinator(job.folder))
     path, read = request.param(job)

@@ -12,18 +12,12 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    ChainHandle,
-    CheckpointStorage,
-    SegmentFile,
-    SegmentHandle,
-    SegmentWriter,
-    TaskIdentity,
-    from_json,
-    to_json,
-    write_delta,
-)
+from keyedstate.checkpoint.format.delta import ChainHandle, write_delta
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
+from keyedstate.checkpoint.format.manifest import AttemptManifest, TaskIdentity
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CorruptFileError
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.options import Configuration

@@ -18,20 +18,12 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    AttemptManifest,
-    CheckpointCoordinator,
-    CheckpointMetadata,
-    CheckpointStorage,
-    FullSnapshotRules,
-    OperatorFolder,
-    SnapshotKind,
-    TaskIdentity,
-    claim,
-    find_restore_point,
-    handles_for,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration

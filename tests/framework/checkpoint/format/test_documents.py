@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import AttemptManifest, CheckpointMetadata, Owner, to_json
+from keyedstate.checkpoint.format.json_converter import to_json
 from keyedstate.checkpoint.format.json_document import decode_as, encode_document
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner
 from keyedstate.errors import CorruptFileError
 
 DOCUMENTS = Path(__file__).parent / "documents"

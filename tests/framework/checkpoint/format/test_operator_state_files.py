@@ -10,17 +10,16 @@ from typing import Any
 import pytest
 
 from keyedstate.backend import EntryBatch, SnapshotSink
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    CheckpointCoordinator,
-    CheckpointStorage,
+from keyedstate.checkpoint.format.json_document import encode_document
+from keyedstate.checkpoint.format.manifest import TaskIdentity
+from keyedstate.checkpoint.format.operator_state import (
     OperatorStateFile,
-    TaskIdentity,
     read_operator_state,
     write_operator_state,
 )
-from keyedstate.checkpoint.format.json_document import encode_document
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import (
     CorruptFileError,
     MissingFileError,

@@ -11,14 +11,10 @@ import pyarrow as pa
 import pytest
 
 from keyedstate.backend import AnyStateTable, BackendContext, EntryBatch, StateKind, StateMeta
-from keyedstate.checkpoint import (
-    CheckpointStorage,
-    SegmentFile,
-    SegmentHandle,
-    SegmentWriter,
-    from_json,
-    to_json,
-)
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import (
     ColumnSizeError,
     InvalidOptionError,

@@ -13,17 +13,16 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import (
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.format.snapshot_report import FailureReason
+from keyedstate.checkpoint.protocol import retention
+from keyedstate.checkpoint.protocol.coordinator import (
     Acknowledgement,
     CheckpointCoordinator,
     CheckpointListener,
-    CheckpointMetadata,
-    CheckpointStorage,
-    FailureReason,
-    from_json,
-    to_json,
 )
-from keyedstate.checkpoint.protocol import retention
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import (
     CorruptFileError,
     IncompleteEpochError,

@@ -11,15 +11,11 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import (
-    CheckpointCoordinator,
-    CheckpointStorage,
-    TaskIdentity,
-    claim,
-    find_restore_point,
-    handles_for,
-    read_operator_state,
-)
+from keyedstate.checkpoint.format.manifest import TaskIdentity
+from keyedstate.checkpoint.format.operator_state import read_operator_state
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CheckpointError
 from keyedstate.keygroups import KeyGroupRange
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keyedstate.checkpoint import FullSnapshotReport, failed_epochs
-from keyedstate.checkpoint.format.snapshot_report import FailureReason
+from keyedstate.checkpoint.format.snapshot_report import FailureReason, FullSnapshotReport
+from keyedstate.checkpoint.protocol.full_snapshots import failed_epochs
 
 IO = FailureReason.IO
 

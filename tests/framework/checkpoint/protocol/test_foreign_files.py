@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.demo.watch import _prepare
 from keyedstate.savepoints import Savepoint
 from keyedstate.spark.savepoint.bootstrap import metadata_of

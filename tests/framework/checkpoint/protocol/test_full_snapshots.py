@@ -14,23 +14,13 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    AttemptManifest,
-    CheckpointCoordinator,
-    CheckpointMetadata,
-    FailureReason,
-    FullSnapshotReport,
-    FullSnapshotRules,
-    OperatorFolder,
-    SegmentFile,
-    SnapshotKind,
-    TaskIdentity,
-    claim,
-    failed_epochs,
-    find_restore_point,
-    handles_for,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.format.snapshot_report import FailureReason, FullSnapshotReport
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind, failed_epochs
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
 from keyedstate.epoch.epoch_writer import EpochFiles, EpochWriter
 from keyedstate.errors import TooManyFailedSnapshotsError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for

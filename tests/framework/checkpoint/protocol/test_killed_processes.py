@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, SegmentWriter
+from keyedstate.checkpoint.format.segment import SegmentWriter
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 from keyedstate.errors import IncompleteEpochError
 
 pytestmark = pytest.mark.slow

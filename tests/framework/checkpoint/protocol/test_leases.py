@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, OperatorFolder, lease
 from keyedstate.checkpoint.protocol import retention
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
+from keyedstate.checkpoint.protocol.leases import lease
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CheckpointGoneError, CorruptFileError, MissingCheckpointError
 
 YEAR = 365 * 24 * 3600.0

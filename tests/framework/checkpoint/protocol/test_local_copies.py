@@ -15,15 +15,12 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import (
-    CheckpointCoordinator,
-    CheckpointStorage,
-    OperatorFolder,
-    claim,
-    find_restore_point,
-)
 from keyedstate.checkpoint.protocol import local_copies
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 from keyedstate.checkpoint.protocol.local_copies import open_with_copies
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import StorageError
 
 

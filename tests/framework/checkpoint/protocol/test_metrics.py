@@ -7,23 +7,20 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
-from keyedstate.checkpoint import (
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
+from keyedstate.checkpoint.format.manifest import (
     AttemptManifest,
-    CheckpointCoordinator,
-    CheckpointListener,
     CheckpointMetadata,
-    CheckpointStorage,
-    FailureReason,
-    FullSnapshotReport,
-    OperatorStateFile,
-    SegmentFile,
     StateOrigin,
     TaskIdentity,
-    from_json,
-    metrics_of_checkpoint,
-    to_json,
 )
 from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile
+from keyedstate.checkpoint.format.operator_state import OperatorStateFile
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.format.snapshot_report import FailureReason, FullSnapshotReport
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator, CheckpointListener
+from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.metrics import LatencyMetrics, PhaseTimes, StateMetrics
 

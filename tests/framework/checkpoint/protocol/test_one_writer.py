@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, claim, from_json, to_json
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 from keyedstate.checkpoint.protocol.owner import check_writer, exclusive
+from keyedstate.checkpoint.protocol.recovery import claim
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import StateFolderOwnedError, StorageError, SupersededRunError
 
 RIVAL = Path(__file__).parents[1] / "rival.py"
@@ -154,8 +157,9 @@ def test_a_lock_ends_with_its_process(job: Any) -> None:
     folder = str(Path(job.folder.location).parent)
     program = (
         "import os, signal, sys\n"
-        "from keyedstate.checkpoint import CheckpointStorage, OperatorFolder\n"
+        "from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder\n"
         "from keyedstate.checkpoint.protocol.owner import exclusive\n"
+        "from keyedstate.checkpoint.storage.filesystem import CheckpointStorage\n"
         f"with exclusive(OperatorFolder(CheckpointStorage.open({folder!r}), 'views')):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

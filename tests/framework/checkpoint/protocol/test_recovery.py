@@ -10,15 +10,11 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import (
-    CheckpointCoordinator,
-    CheckpointMetadata,
-    CheckpointStorage,
-    OperatorFolder,
-    claim,
-    find_restore_point,
-    handles_for,
-)
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, handles_for
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import (
     CorruptFileError,
     IncompleteEpochError,

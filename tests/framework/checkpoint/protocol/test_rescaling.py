@@ -14,16 +14,12 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import EntryBatch, StateKind, StateMeta
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    CheckpointMetadata,
-    CheckpointStorage,
-    OperatorFolder,
-    SegmentWriter,
-    TaskIdentity,
-    handles_for,
-    read_operator_state,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.operator_state import read_operator_state
+from keyedstate.checkpoint.format.segment import SegmentWriter
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import handles_for
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import key_group_range_for
 from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.types import VOID, VOID_NAMESPACE

@@ -11,7 +11,8 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import EntryBatch, StateKind, StateMeta
-from keyedstate.checkpoint import CheckpointStorage, SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import StateMigrationError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration

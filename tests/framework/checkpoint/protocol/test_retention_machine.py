@@ -19,19 +19,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    CheckpointMetadata,
-    CheckpointStorage,
-    Lease,
-    OperatorFolder,
-    SegmentFile,
-    TaskIdentity,
-    claim,
-    find_restore_point,
-    lease,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol import retention
+from keyedstate.checkpoint.protocol.leases import Lease, lease
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CheckpointError, StorageError, SupersededRunError
 from keyedstate.keygroups import key_group_range_for
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import Acknowledgement, CheckpointCoordinator, claim, find_restore_point
 from keyedstate.checkpoint.protocol import retention
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
 from keyedstate.errors import StorageError
 
 

@@ -14,22 +14,16 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import EntryBatch, StateKind, StateMeta
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    AttemptManifest,
-    CheckpointCoordinator,
-    CheckpointMetadata,
-    CheckpointStorage,
-    FullSnapshotRules,
-    OperatorFolder,
-    OperatorSnapshot,
-    SegmentWriter,
-    SnapshotKind,
-    TaskIdentity,
-    handles_for,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.segment import SegmentWriter
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import handles_for
 from keyedstate.checkpoint.reading.state_reader import KeyedStateReader, StateReader, reader_of
 from keyedstate.checkpoint.reading.survey import deltas_of
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.errors import CorruptFileError, GenericStateRefusedError, UnknownStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for

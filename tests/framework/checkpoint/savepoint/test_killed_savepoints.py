@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 from keyedstate.savepoints import Savepoint
 
 SCRIPT = Path(__file__).parents[1] / "killed_savepoint.py"

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from keyedstate.backend import StateKind, StateMeta
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointMetadata, CheckpointStorage
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 from keyedstate.checkpoint.savepoint.location import operators_in
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.retry import RetryPolicy
 from keyedstate.errors import (
     CorruptFileError,

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.format.json_document import encode_document
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 from keyedstate.checkpoint.savepoint.canonical import write_canonical
-from keyedstate.checkpoint.savepoint.savepoint import SparkPosition
+from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder, SavepointWriter, SparkPosition
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import (
     CorruptFileError,
     FormatVersionError,

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import NoSnapshotError, StateFolderOwnedError
 from keyedstate.savepoints import Savepoint
 

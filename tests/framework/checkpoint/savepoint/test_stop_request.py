@@ -12,13 +12,15 @@ from types import ModuleType
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import QueryNotStoppedError
 
 DRIVER = """
 import sys, threading
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
 
 folder = OperatorFolder(CheckpointStorage.open(sys.argv[1]), "views")

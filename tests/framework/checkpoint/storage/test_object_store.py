@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, find_restore_point
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
+from keyedstate.checkpoint.protocol.recovery import find_restore_point
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.retry import RetryPolicy
 from keyedstate.errors import CorruptFileError, StorageError
 

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointCoordinator, CheckpointStorage, lease
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
+from keyedstate.checkpoint.protocol.leases import lease
 from keyedstate.checkpoint.protocol.owner import exclusive
 from keyedstate.checkpoint.savepoint.savepoint import SavepointWriter
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import StorageError
 from keyedstate.options import Configuration
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.retry import RetryPolicy, is_transient
 from keyedstate.errors import MissingFileError, StorageError
 from keyedstate.options import Configuration

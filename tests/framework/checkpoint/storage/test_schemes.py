@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow.fs as pafs
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.storage import process_plugins
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import (
     DuplicateProviderError,
     InvalidOptionError,

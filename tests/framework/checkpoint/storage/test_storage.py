@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import MissingFileError, StorageError, UnknownSchemeError, UnsafeNameError
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from keyedstate.checkpoint import CheckpointStorage
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.transfer import FileCopy, transfer
 from keyedstate.errors import MissingFileError, StorageError, TransferCancelledError
 

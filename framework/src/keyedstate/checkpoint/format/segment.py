@@ -40,8 +40,6 @@ from keyedstate.types import AccumulatorsSerializer, TypeSerializer
 from keyedstate.types.collections.maps import MapSerializer
 from keyedstate.types.collections.ttl import TtlMapSerializer
 
-__all__ = ["SegmentFile", "SegmentHandle", "SegmentWriter"]
-
 #: Streams of neighbouring key groups that are read at once.
 _RUN_BYTES = 8 << 20
 #: Bytes of a stream that are gathered before they go to the file.

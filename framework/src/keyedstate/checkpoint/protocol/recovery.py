@@ -46,7 +46,8 @@ from keyedstate.checkpoint.format.manifest import (
     TaskIdentity,
 )
 from keyedstate.checkpoint.format.native_files import StoredNativeHandle
-from keyedstate.checkpoint.format.segment import SegmentFile, SegmentHandle
+from keyedstate.checkpoint.format.segment import SegmentHandle
+from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol.operator_folder import (
     CONTINUE_AT,
     OWNER,

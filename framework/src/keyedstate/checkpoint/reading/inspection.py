@@ -9,7 +9,8 @@ from functools import partial
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest
 from keyedstate.checkpoint.format.native_snapshot import owner_path
-from keyedstate.checkpoint.format.segment import SegmentFile, SegmentHandle
+from keyedstate.checkpoint.format.segment import SegmentHandle
+from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol.leases import leased_data_files
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, data_paths
 from keyedstate.checkpoint.reading.survey import (

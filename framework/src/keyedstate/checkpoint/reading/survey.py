@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner
-from keyedstate.checkpoint.format.segment import SegmentFile
+from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol.operator_folder import METADATA, OWNER, AttemptFile, metadata_path
 from keyedstate.checkpoint.savepoint.location import StoredOperator
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.reading.comparison import (
     Change,
     Comparison,
@@ -20,6 +19,7 @@ from keyedstate.checkpoint.reading.json_values import json_value, shown_value
 from keyedstate.checkpoint.reading.survey import bytes_of, entries_of
 from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Uid
 from keyedstate.cli.output import Format, console, print_json, progress, table

@@ -12,10 +12,10 @@ from urllib.parse import quote
 import pyarrow as pa
 import typer
 
-from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.reading.export_files import ExportFile, ExportFormat
 from keyedstate.checkpoint.reading.state_reader import StateReader, reader_of
 from keyedstate.checkpoint.reading.survey import bytes_of, entries_of
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, print_json, progress, shown_bytes, table

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
-from keyedstate.checkpoint import CheckpointStorage, Lease, lease
+from keyedstate.checkpoint.protocol.leases import Lease, lease
 from keyedstate.checkpoint.reading.survey import Checkpoint
 from keyedstate.checkpoint.savepoint.location import StoredOperator
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot, open_with_lease
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 
 #: How long the leases of a killed command keep files.
 LEASE_SECONDS = 900.0

@@ -8,7 +8,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import to_json
+from keyedstate.checkpoint.format.json_converter import to_json
 from keyedstate.checkpoint.reading.json_values import time_of
 from keyedstate.checkpoint.reading.survey import (
     Checkpoint,

@@ -6,8 +6,8 @@ from typing import Any
 
 from rich.table import Table
 
-from keyedstate.checkpoint import SavepointFolder
 from keyedstate.checkpoint.reading.json_values import time_of
+from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
 from keyedstate.cli.output import facts, shown_bytes, shown_time
 
 

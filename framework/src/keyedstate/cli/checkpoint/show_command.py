@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import AttemptManifest, CheckpointMetadata, CheckpointStorage, to_json
+from keyedstate.checkpoint.format.json_converter import to_json
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata
 from keyedstate.checkpoint.reading.json_values import time_of
 from keyedstate.checkpoint.reading.survey import (
     backends_of,
@@ -24,6 +25,7 @@ from keyedstate.checkpoint.reading.survey import (
 )
 from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.output import Format, console, facts, print_json, shown_bytes, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint import to_json
+from keyedstate.checkpoint.format.json_converter import to_json
 from keyedstate.checkpoint.reading.inspection import (
     Inspection,
     Inspector,

@@ -17,7 +17,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.demo.answer import answer_in, answer_of_loop, compare
 from keyedstate.cli.demo.flights import write_flights
 from keyedstate.cli.output import table

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from keyedstate.checkpoint import (
-    CheckpointListener,
-    CheckpointMetadata,
-    FailureReason,
-    OperatorFolder,
-    SavepointRestore,
-)
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.format.snapshot_report import FailureReason
+from keyedstate.checkpoint.protocol.coordinator import CheckpointListener
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.savepoint.restore import SavepointRestore
 from keyedstate.checkpoint.storage.process_plugins import registry_of
 from keyedstate.options import Configuration
 

@@ -19,7 +19,8 @@ from collections.abc import Generator, Iterator
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.errors import CheckpointTimeoutError, SubtaskFailedError
 from keyedstate.local.channels.elements import Barrier
 from keyedstate.local.parallel.connection import wait

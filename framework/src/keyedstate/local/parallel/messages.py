@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.local.channels.elements import Barrier
 from keyedstate.local.run.operator_task import RunIdentity

@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.local.channels.elements import Barrier, Watermark
 from keyedstate.local.parallel.feed import Feed
 from keyedstate.local.parallel.messages import Begin, BroadcastEnd, EndEpoch, Finished, Opened, Published

@@ -5,15 +5,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from keyedstate.checkpoint import (
-    Acknowledgement,
-    CheckpointCoordinator,
-    CheckpointMetadata,
-    OperatorFolder,
-    metrics_of_checkpoint,
-)
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.format.snapshot_report import FailureReason
-from keyedstate.checkpoint.protocol.operator_folder import SET_BACK
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
+from keyedstate.checkpoint.protocol.operator_folder import SET_BACK, OperatorFolder
 from keyedstate.epoch.notification.plugin_listener import PluginListener
 from keyedstate.epoch.notification.reporters import reporters_of
 from keyedstate.errors import DuplicateUidError, OvertakenRunError, StateFolderOwnedError

@@ -9,8 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import CheckpointMetadata, CheckpointStorage, SavepointFolder, to_json
+from keyedstate.checkpoint.format.json_converter import to_json
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.savepoint.file_positions import files_read_on_spark
+from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.columns.keyed import with_key_groups
 from keyedstate.columns.spark_types import batch_as_spark_reads, schema_as_spark_reads
 from keyedstate.errors import SourceError

@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import Acknowledgement, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.partition import Partition
 from keyedstate.epoch.partition_plan import PartitionPlan

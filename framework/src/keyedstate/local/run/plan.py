@@ -9,7 +9,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.columns.connected import ConnectedColumns
 from keyedstate.columns.declared import output_schema
 from keyedstate.columns.keyed import KeyedColumns

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow.fs import LocalFileSystem
 
-from keyedstate.checkpoint import from_json, to_json
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.savepoint.file_positions import FilePosition
 from keyedstate.errors import SourceError
 from keyedstate.local.sources.batches import BATCH_ROWS

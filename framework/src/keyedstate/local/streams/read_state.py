@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from keyedstate.checkpoint import CheckpointStorage
 from keyedstate.checkpoint.reading.state_reader import reader_of
 from keyedstate.checkpoint.savepoint.operator_snapshot import open_with_lease
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.options import Configuration
 
 #: How long clean-up leaves the checkpoint to its reader.

@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from keyedstate.checkpoint import CheckpointStorage, OperatorSnapshot, lease
+from keyedstate.checkpoint.protocol.leases import lease
 from keyedstate.checkpoint.reading.json_reader import AllStatesReader
 from keyedstate.checkpoint.reading.state_reader import SLICE_BYTES, StateReader, reader_of
-from keyedstate.checkpoint.savepoint.operator_snapshot import open_with_lease
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot, open_with_lease
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.config import boolean, duration, integer, string
 from keyedstate.errors import CheckpointGoneError, InvalidOptionError, MissingOptionError, UnknownOptionError
 from keyedstate.keygroups import KeyGroupRange

@@ -22,7 +22,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from keyedstate.checkpoint import AttemptManifest, HostAddress, OperatorFolder, TaskIdentity
+from keyedstate.checkpoint.format.manifest import AttemptManifest, HostAddress, TaskIdentity
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.epoch.configuration import configuration_in_task, storage_in_task
 from keyedstate.epoch.partition_plan import StateLocation
 from keyedstate.errors import HostFolderError, KeyedStateError

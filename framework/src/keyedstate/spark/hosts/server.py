@@ -26,7 +26,8 @@ import cloudpickle
 import pyarrow as pa
 
 from keyedstate import version
-from keyedstate.checkpoint import TaskIdentity, from_json
+from keyedstate.checkpoint.format.json_converter import from_json
+from keyedstate.checkpoint.format.manifest import TaskIdentity
 from keyedstate.epoch.configuration import configuration_in_task
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.local_folders import working_folders_of_this_host

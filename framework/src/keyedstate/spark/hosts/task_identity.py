@@ -11,7 +11,7 @@ import uuid
 
 from pyspark import SparkContext, TaskContext
 
-from keyedstate.checkpoint import TaskIdentity
+from keyedstate.checkpoint.format.manifest import TaskIdentity
 from keyedstate.errors import TaskContextError
 
 #: Of the micro-batch, the query and the run.

@@ -19,7 +19,8 @@ from pyspark import SparkContext
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
-from keyedstate.checkpoint import CheckpointMetadata, metrics_of_checkpoint
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
 from keyedstate.epoch.notification.reporters import Reporter
 from keyedstate.metrics import EpochMetrics
 

@@ -10,11 +10,9 @@ import cloudpickle
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from keyedstate.checkpoint import (
-    CheckpointMetadata,
-    CheckpointStorage,
-    OperatorFolder,
-)
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.configuration import choose_backend, choose_max_parallelism, frozen
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import pack_function

@@ -11,24 +11,20 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from keyedstate.checkpoint import (
-    CheckpointMetadata,
-    CheckpointStorage,
-    Lease,
-    OperatorFolder,
-    Owner,
-    SavepointFolder,
-    SavepointWriter,
-    SparkPosition,
-    TaskIdentity,
-    find_restore_point,
-    lease,
-)
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata, Owner, TaskIdentity
+from keyedstate.checkpoint.protocol.leases import Lease, lease
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import find_restore_point
 from keyedstate.checkpoint.savepoint.canonical import CopyProgress, bytes_of, write_canonical
 from keyedstate.checkpoint.savepoint.file_positions import spark_files_of
 from keyedstate.checkpoint.savepoint.location import operators_in
-from keyedstate.checkpoint.savepoint.savepoint import Progress
-from keyedstate.checkpoint.storage.filesystem import Location
+from keyedstate.checkpoint.savepoint.savepoint import (
+    Progress,
+    SavepointFolder,
+    SavepointWriter,
+    SparkPosition,
+)
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location
 from keyedstate.errors import (
     CheckpointGoneError,
     MissingCheckpointError,

@@ -7,10 +7,11 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, Owner, SavepointFolder
+from keyedstate.checkpoint.format.manifest import Owner
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.savepoint.canonical import CopyProgress, write_canonical
-from keyedstate.checkpoint.savepoint.savepoint import Progress
-from keyedstate.checkpoint.storage.filesystem import Location, OutputFile
+from keyedstate.checkpoint.savepoint.savepoint import Progress, SavepointFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location, OutputFile
 from keyedstate.errors import CheckpointError, NotForkableError, TargetExistsError
 from keyedstate.spark.query.location import QueryLocation
 

@@ -21,8 +21,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keyedstate.checkpoint import CheckpointStorage
-from keyedstate.checkpoint.storage.filesystem import Location
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location
 from keyedstate.errors import MissingFileError, SparkLocationError
 
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)")

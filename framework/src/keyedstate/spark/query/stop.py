@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 
-from keyedstate.checkpoint import OperatorFolder, SavepointFolder, SavepointWriter
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.recovery import drain as drain_run
-from keyedstate.checkpoint.savepoint.savepoint import Progress
+from keyedstate.checkpoint.savepoint.savepoint import Progress, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.storage.filesystem import Location
 from keyedstate.errors import ClassicSparkRequiredError, QueryNotStoppedError
 from keyedstate.spark.query.creation import savepoint_of

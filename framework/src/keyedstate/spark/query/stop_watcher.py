@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from keyedstate.checkpoint import OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
 from keyedstate.spark.query.stop import stop_with_savepoint
 

@@ -15,17 +15,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    CheckpointMetadata,
-    CheckpointStorage,
-    OperatorFolder,
-    SnapshotKind,
-    TaskIdentity,
-    from_json,
-    to_json,
-)
-from keyedstate.checkpoint.protocol.operator_folder import is_data_path
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.protocol.full_snapshots import SnapshotKind
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder, is_data_path
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.configuration import (
     configuration_in_task,
     full_snapshot_rules_in_task,

@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate.backend import StateMeta
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    CheckpointMetadata,
-    CheckpointStorage,
-    SavepointFolder,
-    SavepointWriter,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata
 from keyedstate.checkpoint.savepoint.canonical import write_canonical
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
+from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder, SavepointWriter
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.configuration import frozen
 from keyedstate.errors import BootstrapError, StateFrameError, UnknownOperatorError, UnknownStateError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, key_group_range_for

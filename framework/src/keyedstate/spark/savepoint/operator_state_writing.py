@@ -12,14 +12,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from keyedstate.backend import EntryBatch, SnapshotSink
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    CheckpointMetadata,
-    CheckpointStorage,
-    SegmentHandle,
-    write_operator_state,
-)
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata
+from keyedstate.checkpoint.format.operator_state import write_operator_state
+from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import StateFrameError
 from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
 from keyedstate.spark.dataframe.state_columns import fitted

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyedstate.checkpoint import OperatorSnapshot, SavepointFolder
 from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
-from keyedstate.checkpoint.savepoint.savepoint import Progress
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
+from keyedstate.checkpoint.savepoint.savepoint import Progress, SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import Location
 from keyedstate.spark.query.creation import take_savepoint
 from keyedstate.spark.query.fork import Fork, fork_savepoint

@@ -19,17 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyedstate.backend import EntryBatch, StateMeta
-from keyedstate.checkpoint import (
-    AttemptManifest,
-    CheckpointMetadata,
-    CheckpointStorage,
-    OperatorStateFile,
-    SegmentWriter,
-    handles_for,
-)
-from keyedstate.checkpoint.format.segment import canonical_column, canonical_values
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata
+from keyedstate.checkpoint.format.operator_state import OperatorStateFile
+from keyedstate.checkpoint.format.segment import SegmentWriter, canonical_column, canonical_values
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
+from keyedstate.checkpoint.protocol.recovery import handles_for
 from keyedstate.checkpoint.savepoint.canonical import copy_segment
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.configuration import configuration_in_task, storage_in_task
 from keyedstate.errors import StateFrameError
 from keyedstate.keygroups import (

@@ -15,7 +15,9 @@ from weakref import WeakKeyDictionary
 
 from pyspark import Accumulator, AccumulatorParam, SparkContext
 
-from keyedstate.checkpoint import Acknowledgement, CheckpointCoordinator, OperatorFolder, from_json, to_json
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 
 _log = logging.getLogger(__name__)
 

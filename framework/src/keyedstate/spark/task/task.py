@@ -14,7 +14,8 @@ import cloudpickle
 import pyarrow as pa
 from pyspark import Accumulator
 
-from keyedstate.checkpoint import Acknowledgement, AttemptManifest, TaskIdentity
+from keyedstate.checkpoint.format.manifest import AttemptManifest, TaskIdentity
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.epoch.configuration import configuration_in_task
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.local_folders import local_folder

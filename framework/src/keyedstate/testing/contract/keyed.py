@@ -9,7 +9,9 @@ from typing import Any
 
 from keyedstate import types
 from keyedstate.backend import Capability, StateHandle, StateKind
-from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
 from keyedstate.state.clock import Clock, system_clock
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace

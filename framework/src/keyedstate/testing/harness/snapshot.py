@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from keyedstate.checkpoint import CheckpointStorage, SegmentFile, SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.format.operator_state import (
     OperatorStateFile,
     read_operator_state,
     write_operator_state,
 )
+from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
+from keyedstate.checkpoint.format.segment_format import SegmentFile
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.operator_state import RestoredOperatorState
 from keyedstate.state.operator.backend import OperatorStateBackend

@@ -19,7 +19,8 @@ import pyarrow as pa
 from pyspark import SparkFiles
 
 from keyedstate import version
-from keyedstate.checkpoint import TaskIdentity, to_json
+from keyedstate.checkpoint.format.json_converter import to_json
+from keyedstate.checkpoint.format.manifest import TaskIdentity
 from keyedstate.errors import EpochTimeoutError, HostLostError, HostProtocolError, HostUnavailableError
 from keyedstate.spark.hosts.failures import Failure
 from keyedstate.spark.hosts.network.handshake import Session

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from keyedstate.checkpoint import HostAddress
+from keyedstate.checkpoint.format.manifest import HostAddress
 from keyedstate.errors import AuthenticationError
 from keyedstate.spark.hosts.network.seals import Seals
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from keyedstate.checkpoint import HostAddress
+from keyedstate.checkpoint.format.manifest import HostAddress
 from keyedstate.epoch.configuration import configuration_in_task
 from keyedstate.errors import HostError, HostProtocolError
 from keyedstate.options import (

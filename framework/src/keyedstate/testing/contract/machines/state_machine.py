@@ -21,7 +21,9 @@ from hypothesis.stateful import (
 
 from keyedstate import types
 from keyedstate.backend import Capability, StateHandle
-from keyedstate.checkpoint import ChainHandle, SegmentFile, SegmentHandle, write_delta
+from keyedstate.checkpoint.format.delta import ChainHandle, write_delta
+from keyedstate.checkpoint.format.segment import SegmentHandle
+from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.keygroups import key_group_for_hash, operator_index_for_key_group
 from keyedstate.murmur3 import hash_value
 from keyedstate.state import ManualClock

@@ -12,8 +12,8 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import EntryBatch, SnapshotSink, StateKind, StateMeta
-from keyedstate.checkpoint import SegmentHandle
 from keyedstate.checkpoint.format import segment_format
+from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol import operator_folder as folder_format
 from keyedstate.errors import CorruptFileError, FormatVersionError, KeyedStateError
 from keyedstate.state import ValueState

@@ -22,7 +22,9 @@ import pytest
 
 from keyedstate import types
 from keyedstate.backend import Capability, StateKind
-from keyedstate.checkpoint import CheckpointStorage, OperatorFolder, handles_for
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.recovery import handles_for
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import (
     AggregateFunction,
