@@ -127,7 +127,7 @@ class Job:
                 rows_in=0,
                 rows_out=0,
                 largest_event_time=None,
-                sync_ms=saved.synchronous_ms,
+                sync_ms=saved.sync_ms,
                 write_ms=0.0,
                 restore_ms=0.0,
                 process_ms=0.0,
