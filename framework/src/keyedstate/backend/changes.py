@@ -91,10 +91,7 @@ class ChangeTracking(ABC, Generic[K, N, V]):
     def begin_epoch(self, epoch: int) -> None:
         """Count every change from now on as one of an epoch; epochs ascend, from any number.
 
-        Raises
-        ------
-        ValueError
-            Where `epoch` is not above the one before.
+        Raises `ValueError` where `epoch` is not above the one before.
         """
 
     @abstractmethod

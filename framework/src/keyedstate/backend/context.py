@@ -52,10 +52,7 @@ class BackendContext:
     def local_dir(self) -> Path:
         """A private folder on a local disk, made at the first access and deleted with the instance.
 
-        Raises
-        ------
-        OSError
-            Where it cannot be made.
+        Raises `OSError` where it cannot be made.
         """
         folder = WorkingFolder(self.local_base)
         self._folder.callback(folder.remove)

@@ -47,10 +47,7 @@ class StateMeta:
     def from_json(cls, document: dict[str, Any]) -> StateMeta:
         """Return a meta with the serializers that wrote the state.
 
-        Raises
-        ------
-        UnknownSerializerError
-            Where a serializer's type or version is unknown in this process.
+        Raises `UnknownSerializerError` where a serializer's type or version is unknown in this process.
         """
         key, namespace, value = (
             SerializerSnapshot.from_json(document[part]).restore_serializer()

@@ -106,10 +106,8 @@ class NativeHandle(StateHandle):
     def fetch(self, folder: Path) -> None:
         """Copy all files into a new folder and verify every byte.
 
-        Raises
-        ------
-        CheckpointError
-            Where a file is missing or was changed, with its name; the folder is removed then.
+        Raises `CheckpointError` where a file is missing or was changed, with its name; the folder is removed
+        then.
         """
 
     @abstractmethod

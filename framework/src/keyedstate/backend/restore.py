@@ -32,10 +32,7 @@ class StateHandle(ABC):
     def entries(self, state: str, key_group: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         """Yield the entries of one state and key group, whose bytes are verified before.
 
-        Raises
-        ------
-        CorruptFileError
-            Where the stored bytes differ from the written ones.
+        Raises `CorruptFileError` where the stored bytes differ from the written ones.
         """
 
 

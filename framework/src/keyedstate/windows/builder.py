@@ -92,10 +92,7 @@ class Windowed(FunctionBuilder, Generic[T]):
     def side_output_late_data(self, name: str = "late") -> Windowed[T]:
         """Emit rows that are too late for all of their windows to a side output, with all their columns.
 
-        Raises
-        ------
-        SideOutputNameError
-            For a name that another output has.
+        Raises `SideOutputNameError` for a name that another output has.
         """
         self._definition.refuse_processing_time("a side output of late rows")
         return self.side_output(name, None)._changed(_late=name)

@@ -79,10 +79,7 @@ class MapStateIterator(Iterator[MapStateEntry[K, V]], Generic[K, V]):
     def remove(self) -> None:
         """Remove the entry that was shown last from the map.
 
-        Raises
-        ------
-        NothingToRemoveError
-            Before the first entry, and a second time for one entry.
+        Raises `NothingToRemoveError` before the first entry, and a second time for one entry.
         """
         if not self._shown:
             raise NothingToRemoveError(self._name)

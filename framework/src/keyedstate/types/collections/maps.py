@@ -190,9 +190,6 @@ class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
 def map_of(key: TypeSerializer[K], value: TypeSerializer[V]) -> MapSerializer[K, V]:
     """Return the type of dicts; values may be None without being declared nullable.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        For keys that can change in place, such as lists, and for nullable keys.
+    Raises `UnsupportedTypeError` for keys that can change in place, such as lists, and for nullable keys.
     """
     return MapSerializer(key, value)

@@ -209,9 +209,6 @@ def list_of(element: TypeSerializer[T]) -> ListSerializer[T]:
 def set_of(element: TypeSerializer[T]) -> SetSerializer[T]:
     """Return the type of sets.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        For elements that can change in place, such as lists.
+    Raises `UnsupportedTypeError` for elements that can change in place, such as lists.
     """
     return SetSerializer(element)

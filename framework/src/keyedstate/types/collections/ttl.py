@@ -73,10 +73,7 @@ class TtlSerializer(TimedSerializer["tuple[int, T]"], Generic[T]):
 
     The column is a struct of ``timestamp`` and ``value``, so that any Arrow tool shows the age of an entry.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        Where the value has timestamps already (SER-09).
+    Raises `UnsupportedTypeError` where the value has timestamps already (SER-09).
     """
 
     type_name = "ttl"

@@ -169,9 +169,6 @@ class TupleSerializer(FieldsSerializer[tuple[Any, ...]], ContainerSerializer[tup
 def tuple_of(*fields: TypeSerializer[Any]) -> TupleSerializer:
     """Return the type of tuples with one field of each of the given types; None needs ``nullable(...)``.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        Without any field.
+    Raises `UnsupportedTypeError` without any field.
     """
     return TupleSerializer(*fields)

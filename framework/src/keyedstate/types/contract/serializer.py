@@ -170,21 +170,12 @@ class TypeSerializer(ABC, Generic[T]):
     def serialize(self, value: T, out: DataOutputView) -> None:
         """Append the bytes of `value`, at least one; composites rely on that to refuse absurd counts.
 
-        Raises
-        ------
-        ValueTypeError
-            For a value that cannot be written; what was appended before is undefined.
+        Raises `ValueTypeError` for a value that cannot be written; what was appended before is undefined.
         """
 
     @abstractmethod
     def deserialize(self, source: DataInputView) -> T:
-        """Read one value.
-
-        Raises
-        ------
-        CorruptDataError
-            For bytes that `serialize` cannot have written.
-        """
+        """Read one value; raises `CorruptDataError` for bytes that `serialize` cannot have written."""
 
     @abstractmethod
     def to_arrow(self, values: Sequence[T | None]) -> pa.Array:
@@ -193,12 +184,8 @@ class TypeSerializer(ABC, Generic[T]):
         The caller has passed the values to `check`.  A wrong one that is found without a look at each is
         refused nevertheless; none is truncated or rounded.
 
-        Raises
-        ------
-        ValueTypeError
-            With the index in `row`.
-        ColumnSizeError
-            For more than 2**31 - 1 nested elements or bytes of text.
+        Raises `ValueTypeError` with the index in `row`; `ColumnSizeError` for more than 2**31 - 1 nested
+        elements or bytes of text.
         """
 
     @abstractmethod
@@ -208,10 +195,7 @@ class TypeSerializer(ABC, Generic[T]):
         The column may be sliced, chunked or dictionary-encoded.  Validate columns from untrusted bytes first
         (``Array.validate(full=True)``).
 
-        Raises
-        ------
-        ColumnTypeError
-            For a column of another type.
+        Raises `ColumnTypeError` for a column of another type.
         """
 
     @abstractmethod
@@ -272,10 +256,7 @@ class TypeSerializer(ABC, Generic[T]):
     def from_bytes(self, data: bytes | bytearray | memoryview) -> T:
         """Return the value of bytes that hold exactly one.
 
-        Raises
-        ------
-        CorruptDataError
-            Also for bytes that are left over.
+        Raises `CorruptDataError` also for bytes that are left over.
         """
         source = DataInputView(data)
         value = self.deserialize(source)
@@ -306,12 +287,8 @@ class TypeSerializer(ABC, Generic[T]):
         are in the order of their code points, bytes unsigned, constants of an enum in that of their
         positions, None first.  Tuples, rows and records are compared field by field.
 
-        Raises
-        ------
-        UnorderedTypeError
-            For a type without an order.
-        ColumnTypeError, ValueTypeError
-            For a column of another type, or with nulls where None is no value.
+        Raises `UnorderedTypeError` for a type without an order; `ColumnTypeError` and `ValueTypeError` for a
+        column of another type, or with nulls where None is no value.
         """
         raise UnorderedTypeError(repr(self))
 

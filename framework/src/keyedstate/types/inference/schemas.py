@@ -76,10 +76,7 @@ def from_arrow_type(arrow_type: pa.DataType) -> TypeSerializer[Any]:
     structs of these, which become tuples with a nullable field for every nullable one.  Dictionary-encoded
     columns have their values' type.  Wrap the result in `nullable` where the column may have nulls.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        For any other type; a nested one is named.
+    Raises `UnsupportedTypeError` for any other type; a nested one is named.
     """
     if pa.types.is_dictionary(arrow_type):
         return from_arrow_type(arrow_type.value_type)

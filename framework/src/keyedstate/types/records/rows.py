@@ -183,10 +183,7 @@ def row_of(fields: Mapping[str, TypeSerializer[Any]]) -> RowSerializer:
 
     `infer` makes it from a Spark ``StructType`` or an Arrow schema.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        Without any field.
+    Raises `UnsupportedTypeError` without any field.
     """
     if not fields:
         raise UnsupportedTypeError("a row without fields", "it has no columns", "Use VOID for no value.")
@@ -248,10 +245,7 @@ class AccumulatorsSerializer(RowSerializer):
 def accumulators_of(fields: Mapping[str, TypeSerializer[Any]]) -> AccumulatorsSerializer:
     """Return the type of tuples of accumulators with these names; each is ``nullable(...)``.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        Without any field, and for one that may not be None.
+    Raises `UnsupportedTypeError` without any field, and for one that may not be None.
     """
     if not fields:
         raise UnsupportedTypeError("no accumulator", "there is nothing to keep", "Use VOID for no value.")

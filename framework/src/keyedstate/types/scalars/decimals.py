@@ -134,9 +134,6 @@ class DecimalSerializer(ScalarSerializer[Decimal]):
 def decimal(precision: int, scale: int) -> DecimalSerializer:
     """Return the type of decimals of up to `precision` digits, `scale` of them after the point.
 
-    Raises
-    ------
-    UnsupportedTypeError
-        Unless 1 <= precision <= 38 and 0 <= scale <= precision.
+    Raises `UnsupportedTypeError` unless 1 <= precision <= 38 and 0 <= scale <= precision.
     """
     return DecimalSerializer(precision, scale)

@@ -45,10 +45,7 @@ class Session(TimeAssigner, MergingWindowAssigner[TimeWindow]):
     ) -> tuple[TimeWindow, ...]:
         """Return the window from the row's time to a gap later.
 
-        Raises
-        ------
-        InvalidWindowError
-            For a dynamic gap that is not positive.
+        Raises `InvalidWindowError` for a dynamic gap that is not positive.
         """
         gap = self._gap
         length = gap if isinstance(gap, int) else _gap_of(gap(element))
