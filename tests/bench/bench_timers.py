@@ -97,7 +97,7 @@ def measured(backend_name: str, keys: Keys, rounds: int) -> dict[str, float]:
 
     def fire_together(backend: Any, timers: TimerService, target: Silent) -> None:
         backend.advance_watermark(1000)
-        assert sum(map(len, timers.due_event_time_timers_together())) == count
+        assert sum(map(len, timers.due_timers_together(in_event_time=True))) == count
 
     return medians(
         {
@@ -164,7 +164,7 @@ def life(backend_name: str, queue: str, count: int) -> dict[str, float]:
 
     def fire_together() -> None:
         nonlocal together
-        together = sum(map(len, timers.due_event_time_timers_together()))
+        together = sum(map(len, timers.due_timers_together(in_event_time=True)))
 
     by_columns = seconds(fire_together)
     assert singly + together == count, (singly, together)

@@ -81,7 +81,7 @@ def test_a_few_timers_cost_a_few_looks_in_many_key_groups(
     assert calls["columns"] <= 4 * ENTRIES
     fired = service_of(restored)
     restored.advance_watermark(10_000)
-    assert [timer.time for timer in fired.due_event_time_timers()] == [1_000, 1_001, 1_002, 1_003]
+    assert [timer.time for timer in fired.due_timers(in_event_time=True)] == [1_000, 1_001, 1_002, 1_003]
     assert calls["earliest"] <= 4 * ENTRIES
     assert sorted(restored.get_keys("value")) == list(range(ENTRIES + 1))
     keyed.close()

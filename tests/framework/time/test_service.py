@@ -223,11 +223,11 @@ def test_interrupted_firing_continues_at_the_same_watermark(instance):
     """TM-15."""
     four(instance, instance.event)
     instance.backend.advance_watermark(10)
-    firing = instance.timers.due_event_time_timers()
+    firing = instance.timers.due_timers(in_event_time=True)
     first = next(firing)
     firing.close()
     assert instance.timers.num_event_time_timers() == 3
-    rest = list(instance.timers.due_event_time_timers())
+    rest = list(instance.timers.due_timers(in_event_time=True))
     assert {first, *rest} == FOUR and instance.timers.fired == 4
 
 
@@ -260,10 +260,10 @@ def test_timers_of_one_time_and_namespace_come_together_where_that_is_asked_for(
     instance.processing("a", "m", 4)
     instance.backend.advance_watermark(10)
     instance.services.clock.set_processing_time(2000)
-    due = list(instance.timers.due_event_time_timers_together())
+    due = list(instance.timers.due_timers_together(in_event_time=True))
     assert [(d.time, d.namespace, d.keys) for d in due] == [(4, "m", ["a"]), (10, "n", keys)]
     assert due[1].key_groups == [instance.backend.current.key_group_of(key) for key in keys]
-    assert [len(d) for d in instance.timers.due_processing_time_timers_together()] == [1]
+    assert [len(d) for d in instance.timers.due_timers_together(in_event_time=False)] == [1]
     assert instance.timers.fired == 5
 
 
@@ -519,5 +519,5 @@ def test_when_event_time_is_over_timers_see_it_and_states_do_not(instance):
     instance.event("k", "n", 10)
     instance.services.clock.event_time_over = True
     assert instance.timers.current_watermark == instance.services.clock.watermark == END_OF_TIME
-    assert list(instance.timers.due_event_time_timers()) == [Timer(10, "k", "n")]
+    assert list(instance.timers.due_timers(in_event_time=True)) == [Timer(10, "k", "n")]
     assert instance.backend.watermark == BEFORE_TIME

@@ -7,11 +7,12 @@ from itertools import islice
 from typing import Any
 
 from keyedstate.backend.changes import AddressBatch, TableChanges
-from keyedstate.backend.table import AnyStateTable, EntryBatch, IncrementalVisitor, StateEntry, TableSnapshot
+from keyedstate.backend.table import AnyStateTable, EntryBatch, StateEntry, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered.codecs import Entry, EntryCodec
 from keyedstate.ordered.row_keys import RowLayout
 from keyedstate.ordered.store import RowCopy, end_of
+from keyedstate.tables.address_visitor import TableVisitor
 
 
 class CopiedEntries(TableSnapshot[Any, Any, Any]):
@@ -91,11 +92,10 @@ def _parts(addresses: list[bytes], size: int) -> Iterator[list[bytes]]:
         yield addresses[start : start + size]
 
 
-class OrderedVisitor(IncrementalVisitor[Any, Any, Any]):
+class OrderedVisitor(TableVisitor[Any, Any, Any]):
     """Walks in the order of rows, so that between two steps it keeps a position only.
 
-    `entries` returns the entries from a row's key on, `group_of` the key group of an address. Raises
-    ValueError for steps of less than one entry.
+    `entries` returns the entries from a row's key on, `group_of` the key group of an address.
     """
 
     def __init__(
@@ -105,12 +105,9 @@ class OrderedVisitor(IncrementalVisitor[Any, Any, Any]):
         group_of: Callable[[bytes], int],
         batch_size: int,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"a visitor cannot walk in steps of {batch_size} entries; give at least 1")
-        self._table = table
+        super().__init__(table, batch_size)
         self._entries = entries
         self._group_of = group_of
-        self._batch_size = batch_size
         self._next: bytes | None = b""
 
     def next_entries(self) -> Sequence[StateEntry[Any, Any, Any]]:
@@ -122,9 +119,3 @@ class OrderedVisitor(IncrementalVisitor[Any, Any, Any]):
             StateEntry(self._group_of(address), key, namespace, value)
             for address, key, namespace, value in found
         ]
-
-    def update(self, entry: StateEntry[Any, Any, Any], value: Any) -> None:
-        self._table.put(entry.key_group, entry.key, entry.namespace, value)
-
-    def remove(self, entry: StateEntry[Any, Any, Any]) -> None:
-        self._table.remove(entry.key_group, entry.key, entry.namespace)

@@ -271,46 +271,40 @@ class TimerService:
         (Flink's ``BatchExecutionInternalTimeService``).
         """
         self._backend.advance_watermark(time)
-        for timer in self.due_event_time_timers():
+        for timer in self.due_timers(in_event_time=True):
             self.target.on_event_time(timer)
 
     def advance_processing_time(self, time: int) -> None:
         """Move processing time forward and call the target for each timer that is due."""
         self._clock.set_processing_time(time)
-        for timer in self.due_processing_time_timers():
+        for timer in self.due_timers(in_event_time=False):
             self.target.on_processing_time(timer)
 
-    def due_event_time_timers(self) -> Generator[Timer, None, None]:
-        """Take and yield the timers up to the current watermark, each with its key as the current key.
+    def _domain(self, *, in_event_time: bool) -> tuple[TimerQueue, int]:
+        """Return the timers of a time domain, and its time."""
+        if in_event_time:
+            return self._event, self.current_watermark
+        return self._processing, self.current_processing_time
+
+    def due_timers(self, *, in_event_time: bool) -> Generator[Timer, None, None]:
+        """Take and yield the timers up to the time of a domain, each with its key as the current key.
 
         A caller that stops early loses none; another call continues.
         """
-        return self._due(self._event, self.current_watermark)
-
-    def due_processing_time_timers(self) -> Generator[Timer, None, None]:
-        """Take and yield the timers up to the current processing time, as `due_event_time_timers` does."""
-        return self._due(self._processing, self.current_processing_time)
-
-    def _due(self, queue: TimerQueue, until: int) -> Generator[Timer, None, None]:
         current = self._current
+        queue, until = self._domain(in_event_time=in_event_time)
         with self._clock.firing(until):
             for time, namespace, key, key_group in queue.poll(until):
                 current.key, current.key_group = key, key_group
                 self.fired += 1
                 yield Timer(time, key, namespace)
 
-    def due_event_time_timers_together(self) -> Generator[DueTimers, None, None]:
-        """Take and yield the timers up to the current watermark, those of one time and namespace together.
+    def due_timers_together(self, *, in_event_time: bool) -> Generator[DueTimers, None, None]:
+        """Take and yield the timers that are due, those of one time and namespace together.
 
         The current key does not change.
         """
-        return self._due_together(self._event, self.current_watermark)
-
-    def due_processing_time_timers_together(self) -> Generator[DueTimers, None, None]:
-        """Take and yield the timers up to the current processing time in the same way."""
-        return self._due_together(self._processing, self.current_processing_time)
-
-    def _due_together(self, queue: TimerQueue, until: int) -> Generator[DueTimers, None, None]:
+        queue, until = self._domain(in_event_time=in_event_time)
         with self._clock.firing(until):
             for due in queue.poll_together(until):
                 self.fired += len(due)

@@ -48,16 +48,10 @@ class TimerServices:
         known.target = target
         return known
 
-    def due_event_time_timers(self) -> Generator[tuple[TimerTarget, Timer], None, None]:
-        """Take and yield the timers up to the watermark with their targets, service by service."""
+    def due_timers(self, *, in_event_time: bool) -> Generator[tuple[TimerTarget, Timer], None, None]:
+        """Take and yield the timers up to the time of a domain with their targets, service by service."""
         for service in list(self._services.values()):
-            for timer in service.due_event_time_timers():
-                yield service.target, timer
-
-    def due_processing_time_timers(self) -> Generator[tuple[TimerTarget, Timer], None, None]:
-        """Take and yield the timers up to the processing time, as `due_event_time_timers` does."""
-        for service in list(self._services.values()):
-            for timer in service.due_processing_time_timers():
+            for timer in service.due_timers(in_event_time=in_event_time):
                 yield service.target, timer
 
     def advance_watermark(self, time: int) -> None:

@@ -74,11 +74,11 @@ class BatchOperator(KeyedOperator):
         service = self._user_timers
         if service is None:
             return
-        if domain is TimeDomain.EVENT_TIME:
-            until, due = service.current_watermark, service.due_event_time_timers_together
-        else:
-            until, due = service.current_processing_time, service.due_processing_time_timers_together
-        with self._timers.clock.firing(until):
+        in_event_time = domain is TimeDomain.EVENT_TIME
+        due = partial(service.due_timers_together, in_event_time=in_event_time)
+        with self._timers.clock.firing(
+            service.current_watermark if in_event_time else service.current_processing_time
+        ):
             # Again after each: an iterator that has ended does not see timers registered since.
             while batch := _timer_batch(due(), self._function.batch_rows, domain):
                 self._begin_step()

@@ -142,7 +142,7 @@ class RowOperator(KeyedOperator):
     def _fire(self, domain: TimeDomain) -> Iterator[pa.RecordBatch]:
         context, backend, timers = self._context, self._backend, self._timers
         in_event_time = domain is TimeDomain.EVENT_TIME
-        due = timers.due_event_time_timers() if in_event_time else timers.due_processing_time_timers()
+        due = timers.due_timers(in_event_time=in_event_time)
         out: list[Any] = []
         keys: list[Any] = []
         ends: list[int] = []  # ends[i]: rows of `out` after the timer of keys[i]

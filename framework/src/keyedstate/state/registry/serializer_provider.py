@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from keyedstate.errors import SerializerOrderError, StateMigrationError
-from keyedstate.types import Compatibility, TypeSerializer
+from keyedstate.types import TypeSerializer
 
 
 class SerializerProvider:
@@ -33,9 +33,6 @@ class SerializerProvider:
         self._may_migrate = may_migrate
         self._restored = restored
         self._registered = registered
-        #: Set as soon as both are known.
-        self._verdict: Compatibility | None = None
-        self._resolve()
 
     @property
     def current(self) -> TypeSerializer[Any]:
@@ -46,13 +43,15 @@ class SerializerProvider:
         """
         if self._registered is None:
             return self.previous
-        if self._verdict is None or self._restored is None:
+        if self._restored is None:
             return self._registered
-        if self._verdict.is_incompatible:
-            raise self._refusal(self._verdict.reason)
-        if self._verdict.is_after_migration and not self._may_migrate:
+        # Not the declared one's snapshot: only the declared serializer has the user's classes.
+        verdict = self._registered.resolve_compatibility(self._restored.snapshot())
+        if verdict.is_incompatible:
+            raise self._refusal(verdict.reason)
+        if verdict.is_after_migration and not self._may_migrate:
             raise self._refusal(f"a {self._part} type cannot migrate, since entries are found by it")
-        return self._verdict.serializer or self._registered
+        return verdict.serializer or self._registered
 
     @property
     def previous(self) -> TypeSerializer[Any]:
@@ -69,19 +68,12 @@ class SerializerProvider:
         if self._registered is not None:
             raise SerializerOrderError(self._state, self._part, f"{self._registered!r} is registered already")
         self._registered = serializer
-        self._resolve()
 
     def restore(self, serializer: TypeSerializer[Any]) -> None:
         """Set the serializer that wrote the restored state; raises `SerializerOrderError` the second time."""
         if self._restored is not None:
             raise SerializerOrderError(self._state, self._part, f"{self._restored!r} is restored already")
         self._restored = serializer
-        self._resolve()
-
-    def _resolve(self) -> None:
-        if self._registered is not None and self._restored is not None:
-            # Not its snapshot's: only the declared serializer has the user's classes.
-            self._verdict = self._registered.resolve_compatibility(self._restored.snapshot())
 
     def _refusal(self, reason: str) -> StateMigrationError:
         return StateMigrationError(self._state, self._part, self._restored, self._registered, reason)

@@ -24,13 +24,8 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 #: The types of elements, by what Java calls primitive; bytes are `BYTES`.
 ELEMENT_DTYPES: dict[TypeSerializer[Any], np.dtype[Any]] = {
-    BOOLEAN: np.dtype(np.bool_),
-    INT8: np.dtype(np.int8),
-    INT16: np.dtype(np.int16),
-    INT32: np.dtype(np.int32),
-    INT64: np.dtype(np.int64),
-    FLOAT32: np.dtype(np.float32),
-    FLOAT64: np.dtype(np.float64),
+    element: np.dtype(element.arrow_type.to_pandas_dtype())
+    for element in (BOOLEAN, INT8, INT16, INT32, INT64, FLOAT32, FLOAT64)
 }
 
 

@@ -378,15 +378,15 @@ class TtlMapSerializer(_TimedCollectionSerializer[TimedDict[K, "V | None"]], Gen
     def canonical(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
         if not self.needs_canonical:
             return value
-        key_of = self.key_serializer.canonical
-        stamps = {key_of(key): stamp for key, stamp in value.stamps.items()}
-        return TimedDict.of(self.plain_type.canonical(value), stamps)
+        return TimedDict.of(self.plain_type.canonical(value), self._canonical_stamps(value))
 
     def with_canonical_keys(self, value: TimedDict[K, V | None]) -> TimedDict[K, V | None]:
         """Return a map whose keys are in the form by which they are looked up."""
+        return TimedDict.of(self.plain_type.with_canonical_keys(value), self._canonical_stamps(value))
+
+    def _canonical_stamps(self, value: TimedDict[K, V | None]) -> dict[K, int]:
         key_of = self.key_serializer.canonical
-        stamps = {key_of(key): stamp for key, stamp in value.stamps.items()}
-        return TimedDict.of(self.plain_type.with_canonical_keys(value), stamps)
+        return {key_of(key): stamp for key, stamp in value.stamps.items()}
 
     def convert(self, conversions: Sequence[Conversion], value: Any) -> TimedDict[K, V | None]:
         stamps = {converted(conversions[0], key): stamp for key, stamp in value.stamps.items()}

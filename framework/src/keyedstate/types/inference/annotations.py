@@ -18,7 +18,7 @@ from typing import Any, Union, cast, get_args, get_origin
 import numpy as np
 
 from keyedstate.errors import UnsupportedTypeError
-from keyedstate.types.collections.arrays import array_of
+from keyedstate.types.collections.arrays import ELEMENT_DTYPES, array_of
 from keyedstate.types.collections.maps import map_of
 from keyedstate.types.collections.nullable import nullable
 from keyedstate.types.collections.sequences import list_of, set_of
@@ -29,7 +29,7 @@ from keyedstate.types.records.records import RecordSerializer, dataclass_record
 from keyedstate.types.scalars.enums import class_name, enum_of
 from keyedstate.types.scalars.generic import pickled
 from keyedstate.types.scalars.namespaces import VOID, VoidNamespace
-from keyedstate.types.scalars.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
+from keyedstate.types.scalars.numbers import BOOLEAN, FLOAT64, INT64
 from keyedstate.types.scalars.numpy_scalars import numpy_scalar
 from keyedstate.types.scalars.pandas_times import pandas_timestamp
 from keyedstate.types.scalars.temporal import DATE, DURATION, TIME, TIMESTAMP
@@ -49,13 +49,7 @@ _PLAIN: dict[object, TypeSerializer[Any]] = {
     VoidNamespace: VOID,
 }
 _ARRAY_ELEMENTS: dict[object, TypeSerializer[Any]] = {
-    np.bool_: BOOLEAN,
-    np.int8: INT8,
-    np.int16: INT16,
-    np.int32: INT32,
-    np.int64: INT64,
-    np.float32: FLOAT32,
-    np.float64: FLOAT64,
+    dtype.type: element for element, dtype in ELEMENT_DTYPES.items()
 }
 #: Why a class or form has no type, and what to do.
 _REFUSALS: dict[object, tuple[str, str]] = {

@@ -25,18 +25,12 @@ from keyedstate.types.scalars.temporal import DATE, DURATION, TIME, TIMESTAMP, T
 from keyedstate.types.scalars.text import BYTES, STRING
 
 _EXACT: dict[pa.DataType, TypeSerializer[Any]] = {
-    pa.bool_(): BOOLEAN,
-    pa.int8(): INT8,
-    pa.int16(): INT16,
-    pa.int32(): INT32,
-    pa.int64(): INT64,
-    pa.float32(): FLOAT32,
-    pa.float64(): FLOAT64,
-    pa.string(): STRING,
     pa.large_string(): STRING,
-    pa.binary(): BYTES,
     pa.large_binary(): BYTES,
-    pa.date32(): DATE,
+    **{
+        serializer.arrow_type: serializer
+        for serializer in (BOOLEAN, INT8, INT16, INT32, INT64, FLOAT32, FLOAT64, STRING, BYTES, DATE)
+    },
 }
 
 
