@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import importlib.util
 import os
 import re
 import shutil
@@ -14,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
@@ -131,7 +131,7 @@ def check_libraries(python: Version) -> Iterator[Check]:
         elif name == "pyspark" and numbers >= (4, 3) and python < (3, 11):
             way_out = f"Use a newer Python, or {pip} 'pyspark>=3.5,<4.3'`."
             yield Check(name, Status.FAILED, f"{found} needs Python 3.11 or newer", way_out)
-        elif name == "pyspark" and numbers < (4,) and python >= (3, 12) and not _has_setuptools():
+        elif name == "pyspark" and numbers < (4,) and python >= (3, 12) and not find_spec("setuptools"):
             detail = f"{found} imports distutils, which Python 3.12 removed and setuptools brings back"
             yield Check(name, Status.FAILED, detail, f"Install it with {pip} setuptools`.")
         else:
@@ -205,7 +205,7 @@ def installed_version(name: str) -> str | None:
     except PackageNotFoundError:
         pass
     # A Spark that was unpacked and put on the path, as clusters do, has no metadata.
-    spec = importlib.util.find_spec(name)
+    spec = find_spec(name)
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         file = Path(folder) / "version.py"
         words = re.search(r'__version__[^"\n]*"([^"]+)"', file.read_text("utf-8")) if file.is_file() else None
@@ -219,10 +219,6 @@ def is_supported(name: str, found: str) -> bool:
     oldest, limit = SUPPORTED[name]
     numbers = parse_version(found)
     return numbers >= oldest and (limit is None or numbers < limit)
-
-
-def _has_setuptools() -> bool:
-    return importlib.util.find_spec("setuptools") is not None
 
 
 def parse_version(text: str) -> Version:

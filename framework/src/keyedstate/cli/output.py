@@ -7,6 +7,7 @@ import enum
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -37,6 +38,11 @@ def console() -> Console:
 def print_json(document: object) -> None:
     """Print a document for scripts."""
     print(json.dumps(document, indent=2))
+
+
+def attributes(value: object, *names: str) -> dict[str, Any]:
+    """Return some attributes of a value by their names, for a document."""
+    return {name: getattr(value, name) for name in names}
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: Collection[str] = ()) -> Table:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from keyedstate.backend import Capability
-from keyedstate.cli.output import Format, console, facts, print_json, shown, table
+from keyedstate.cli.output import Format, attributes, console, facts, print_json, shown, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, read_settings
 from keyedstate.errors import PluginError
 from keyedstate.options import BACKEND, Configuration
@@ -116,9 +116,7 @@ def describe(registry: PluginRegistry, provider: Provider) -> dict[str, Any]:
     brought = [_BROUGHT[hook] for hook in hooks if hook in _BROUGHT]
     own = {"summary": "", "build": "", "build_problem": "", "hook_api": None}
     plugin: dict[str, Any] = {
-        "name": provider.name,
-        "distribution": provider.distribution,
-        "version": provider.version,
+        **attributes(provider, "name", "distribution", "version"),
         "provides": list(dict.fromkeys(brought)) or ["backend"] * provider.is_backend,
         "hooks": list(hooks),
         "usable": refusal is None,
@@ -130,8 +128,7 @@ def describe(registry: PluginRegistry, provider: Provider) -> dict[str, Any]:
     if description is not None:
         plugin["capabilities"] = {each.value: description.level(each).value for each in Capability}
         plugin["options"] = [
-            {name: getattr(option, name) for name in ("name", "default", "expected", "text")}
-            for option in description.options
+            attributes(option, "name", "default", "expected", "text") for option in description.options
         ]
     return plugin
 

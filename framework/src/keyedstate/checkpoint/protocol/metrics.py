@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, StateOrigin
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
@@ -105,14 +105,10 @@ def _latency_metrics(ascending: list[int]) -> LatencyMetrics:
     return LatencyMetrics(count, p50, p95, p99, largest)
 
 
-def _states_of_unknown_size(parts: Iterable[AttemptManifest]) -> set[str]:
-    unknown: set[str] = set()
-    for part in parts:
-        if part.native is not None:
-            unknown.update(part.native.entries)
-        for file in (*part.segments, *part.deltas):
-            unknown.update(file.entries.keys() - file.sizes.keys())
-    return unknown
+def _states_of_unknown_size(parts: Sequence[AttemptManifest]) -> set[str]:
+    files = [file for part in parts for file in (*part.segments, *part.deltas)]
+    native = [part.native.entries for part in parts if part.native is not None]
+    return set().union(*native, *(file.entries.keys() - file.sizes.keys() for file in files))
 
 
 def _full_bytes(part: AttemptManifest) -> int:

@@ -134,18 +134,9 @@ _WRITERS: dict[ExportFormat, Callable[[StreamSink, pa.Schema], Any]] = {
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    tests: tuple[Callable[[pa.DataType], bool], ...] = (
-        pa.types.is_boolean,
-        pa.types.is_integer,
-        pa.types.is_floating,
-        pa.types.is_decimal,
-        pa.types.is_string,
-        pa.types.is_large_string,
-        pa.types.is_date,
-        pa.types.is_time,
-        pa.types.is_timestamp,
-    )
-    return any(test(kind) for test in tests)
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    is_number = pa.types.is_primitive(kind) and not pa.types.is_duration(kind)
+    return is_text or is_number or pa.types.is_decimal(kind)
 
 
 def _cells(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:

@@ -297,28 +297,16 @@ def split_ttl(
         stamps, values = stored.flatten()
         stamps = stamps.view(pa.int64())
         return values, _known(stamps), stamps
-    if isinstance(serializer, TtlListSerializer):
-        offsets, mask = pa.array(stored.offsets.to_numpy()), _nulls(stored)
-        stamps, elements = _parts(stored.values)
-        values = pa.ListArray.from_arrays(offsets, elements, mask=mask)
-        written = pa.ListArray.from_arrays(offsets, _known(stamps), mask=mask)
-        return values, written, _latest(stamps, offsets)
-    if isinstance(serializer, TtlMapSerializer):
-        offsets, mask = pa.array(stored.offsets.to_numpy()), _nulls(stored)
-        stamps, items = _parts(stored.items)
-        values = pa.MapArray.from_arrays(offsets, stored.keys, items, mask=mask)
-        written = pa.MapArray.from_arrays(offsets, stored.keys, _known(stamps), mask=mask)
-        return values, written, _latest(stamps, offsets)
-    return stored, pa.nulls(len(stored), _STAMP), None
-
-
-def _nulls(column: pa.Array) -> pa.Array | None:
-    return column.is_null() if column.null_count else None
-
-
-def _parts(pairs: pa.StructArray) -> tuple[pa.Array, pa.Array]:
-    stamps, values = pairs.flatten()
-    return stamps.view(pa.int64()), values
+    if not isinstance(serializer, (TtlListSerializer, TtlMapSerializer)):
+        return stored, pa.nulls(len(stored), _STAMP), None
+    is_list = isinstance(serializer, TtlListSerializer)
+    kind, keys = (pa.ListArray, ()) if is_list else (pa.MapArray, (stored.keys,))
+    stamps, elements = (stored.values if is_list else stored.items).flatten()
+    stamps = stamps.view(pa.int64())
+    offsets, mask = pa.array(stored.offsets.to_numpy()), stored.is_null() if stored.null_count else None
+    values = kind.from_arrays(offsets, *keys, elements, mask=mask)
+    written = kind.from_arrays(offsets, *keys, _known(stamps), mask=mask)
+    return values, written, _latest(stamps, offsets)
 
 
 def _known(stamps: pa.Array) -> pa.Array:

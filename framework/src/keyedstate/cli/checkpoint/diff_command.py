@@ -22,7 +22,7 @@ from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Uid
-from keyedstate.cli.output import Format, console, print_json, progress, table
+from keyedstate.cli.output import Format, attributes, console, print_json, progress, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.errors import UnknownOperatorError, UnknownStateError
 from keyedstate.types import TypeSerializer
@@ -137,9 +137,7 @@ def _state(state: StateDifference) -> dict[str, Any]:
         "types_b": _types(state.after),
         "entries_a": state.entries_before,
         "entries_b": state.entries_after,
-        "added": state.added,
-        "removed": state.removed,
-        "changed": state.changed,
+        **attributes(state, "added", "removed", "changed"),
         "examples": [_example(state, example) for example in state.examples],
     }
 

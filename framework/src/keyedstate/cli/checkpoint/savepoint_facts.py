@@ -21,17 +21,13 @@ def savepoint_document(savepoint: SavepointFolder) -> dict[str, Any]:
 def savepoint_table(savepoint: SavepointFolder) -> Table:
     """Return the facts of a savepoint for people."""
     spark, created = savepoint.spark, shown_time(savepoint.created_ms)
-    position = (
-        "none: it cannot be forked" if spark is None else f"epoch {spark.epoch} of query {spark.query_id}"
-    )
+    none = "none: it cannot be forked"
+    position = none if spark is None else f"epoch {spark.epoch} of query {spark.query_id}"
     return facts(
         [
             ("savepoint", savepoint.location),
             ("id", savepoint.id),
-            (
-                "created",
-                f"{created} UTC by keyedstate {savepoint.keyedstate_version}",
-            ),
+            ("created", f"{created} UTC by keyedstate {savepoint.keyedstate_version}"),
             ("operators", ", ".join(savepoint.operators)),
             ("Spark's offsets", position),
             ("drained", "yes" if savepoint.drained else "no"),

@@ -27,7 +27,7 @@ from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
-from keyedstate.cli.output import Format, console, facts, print_json, shown_bytes, table
+from keyedstate.cli.output import Format, attributes, console, facts, print_json, shown_bytes, table
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.errors import KeyedStateError
 from keyedstate.keygroups import KeyGroupRange
@@ -37,6 +37,7 @@ _PARTS = (
     "part", "key groups", "entries", "bytes", "written", "deltas", "rows in", "rows out",
     "restore ms", "process ms", "sync ms", "write ms",
 )  # fmt: skip
+_DURATIONS = ("restore_ms", "process_ms", "sync_ms", "write_ms")
 _STATES = ("state", "kind", "value", "namespace", "time to live", "entries")
 _OPERATOR_STATES = ("operator state", "kind", "value", "entries")
 _NATIVE = ("metric of the backend", "value")
@@ -92,13 +93,8 @@ def _document(
     return {
         "location": stored.location,
         "kind": "savepoint" if stored.is_savepoint else "checkpoint",
-        "uid": metadata.uid,
-        "epoch": metadata.epoch,
         **surroundings,
-        "query_id": metadata.query_id,
-        "run_id": metadata.run_id,
-        "parallelism": metadata.parallelism,
-        "max_parallelism": metadata.max_parallelism,
+        **attributes(metadata, "uid", "epoch", "query_id", "run_id", "parallelism", "max_parallelism"),
         "backends": backends_of(metadata),
         "key_columns": [{"name": name, "type": kind} for name, kind in metadata.key_columns],
         "watermark": time_of(metadata.watermark),
@@ -118,10 +114,9 @@ def _states(metadata: CheckpointMetadata) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for part in metadata.parts:
         for state in part.states:
-            line = _state(state, "key", "namespace", "value")
-            known = found.setdefault(json.dumps(line), {**line, "entries": 0, "ttl_ms": None})
-            known["entries"] += part.entries.get(line["name"], 0)
-            known["ttl_ms"] = part.ttl_ms.get(line["name"], known["ttl_ms"])
+            known = _line(found, state, "key", "namespace", "value")
+            known["entries"] += part.entries.get(known["name"], 0)
+            known["ttl_ms"] = part.ttl_ms.get(known["name"], known.get("ttl_ms"))
     return sorted(found.values(), key=itemgetter("name"))
 
 
@@ -130,18 +125,19 @@ def _operator_states(metadata: CheckpointMetadata) -> list[dict[str, Any]]:
     files = [part.operator_state for part in metadata.parts if part.operator_state is not None]
     for file in files:
         for state in file.states:
-            line = _state(state, "key", "value")
-            known = found.setdefault(json.dumps(line), {**line, "entries": 0})
-            entries = file.segment.entries.get(line["name"], 0)
+            known = _line(found, state, "key", "value")
+            entries = file.segment.entries.get(known["name"], 0)
             # Every task has written the same map.
-            is_map = line["kind"] == "broadcast"
+            is_map = known["kind"] == "broadcast"
             known["entries"] = max(known["entries"], entries) if is_map else known["entries"] + entries
     return sorted(found.values(), key=itemgetter("name"))
 
 
-def _state(document: Mapping[str, Any], *types: str) -> dict[str, Any]:
-    kind = {"name": str(document.get("name")), "kind": document.get("kind")}
-    return {**kind, **{part: _type(document.get(part)) for part in types}}
+def _line(found: dict[str, dict[str, Any]], document: Mapping[str, Any], *types: str) -> dict[str, Any]:
+    """Return the line of a state with these types, possibly a new one."""
+    line = {"name": str(document.get("name")), "kind": document.get("kind")}
+    line |= {part: _type(document.get(part)) for part in types}
+    return found.setdefault(json.dumps(line), {**line, "entries": 0})
 
 
 def _type(document: Any) -> str:
@@ -166,14 +162,8 @@ def _part(part: AttemptManifest) -> dict[str, Any]:
         "bytes": sum(file.bytes for _, file in files),
         "bytes_written": part.bytes,
         "deltas": len(part.deltas),
-        "rows_in": part.rows_in,
-        "rows_out": part.rows_out,
-        "rows_dropped": dict(part.rows_dropped),
+        **attributes(part, "rows_in", "rows_out", "rows_dropped", *_DURATIONS),
         "largest_event_time": time_of(part.largest_event_time),
-        "restore_ms": part.restore_ms,
-        "process_ms": part.process_ms,
-        "sync_ms": part.sync_ms,
-        "write_ms": part.write_ms,
         "full_snapshots": to_json(part.full_snapshots),
         "native": dict(part.metrics),
         "files": [
@@ -221,23 +211,16 @@ def _print(out: Console, document: Mapping[str, Any], *, with_files: bool) -> No
         native.update(part["native"])
     if native:
         out.print()
-        out.print(
-            table(_NATIVE, [[name, f"{value:,}"] for name, value in sorted(native.items())], ("value",))
-        )
+        metrics = [[name, f"{value:,}"] for name, value in sorted(native.items())]
+        out.print(table(_NATIVE, metrics, ("value",)))
     for part in document["parts"]:
         for report in part["full_snapshots"]:
             out.print(f"part {part['partition']}: {_full_snapshot(report)}")
         if with_files:
             out.print()
             rows = [
-                [
-                    file["path"],
-                    file["role"],
-                    _shown_groups(file),
-                    f"{file['entries']:,}",
-                    shown_bytes(file["bytes"]),
-                ]
-                for file in part["files"]
+                [f["path"], f["role"], _shown_groups(f), f"{f['entries']:,}", shown_bytes(f["bytes"])]
+                for f in part["files"]
             ]
             out.print(table(_FILES, rows, ("entries", "bytes")))
 
@@ -278,7 +261,6 @@ def _shown_groups(line: Mapping[str, Any]) -> str:
 
 
 def _part_row(part: Mapping[str, Any]) -> list[str]:
-    durations = ("restore_ms", "process_ms", "sync_ms", "write_ms")
     return [
         str(part["partition"]),
         _shown_groups(part),
@@ -288,7 +270,7 @@ def _part_row(part: Mapping[str, Any]) -> list[str]:
         str(part["deltas"]),
         f"{part['rows_in']:,}",
         f"{part['rows_out']:,}",
-        *(f"{part[name]:,.1f}" for name in durations),
+        *(f"{part[name]:,.1f}" for name in _DURATIONS),
     ]
 
 
