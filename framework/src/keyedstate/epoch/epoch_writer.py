@@ -7,9 +7,13 @@ and the epoch's changes go into a delta. In a process that keeps its state it co
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
+from keyedstate.backend import TableChanges
 from keyedstate.checkpoint.format.delta import write_delta
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
 from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile
@@ -124,14 +128,13 @@ class EpochWriter:
             before = None
             self._cancel_background()
         with ExitStack() as unwritten:
-            captured = self._captured(before)
-            unwritten.callback(captured.release)
+            write = self._captured(before, unwritten)
             operator_snapshot = self._operator.snapshot(self._identity.epoch)
             if operator_snapshot is not None:
                 unwritten.callback(operator_snapshot.cancel)
             if self._background is not None and wait:
                 self._background.hurry()
-            files = captured.write() if isinstance(captured, _Delta) else _written(captured)
+            files = write()
             if operator_snapshot is not None:
                 path, metas = data_paths(self._identity.nonce)[1], self._operator.metas()
                 file = write_operator_state(
@@ -144,16 +147,39 @@ class EpochWriter:
             return files
         return self._with_background(self._background, files, wait=wait)
 
-    def _captured(self, before: AttemptManifest | None) -> CapturedFullSnapshot | _Delta:
-        if before is not None:
-            changes = _Delta(self._keyed, self.folder, self._identity, before, self._compression)
-            # A change costs about twice what an entry of a full snapshot does.
-            if 2 * len(changes) <= self._keyed.num_entries():
-                return changes
-            changes.release()
-            self._cancel_background()
+    def _captured(self, before: AttemptManifest | None, unwritten: ExitStack) -> Callable[[], EpochFiles]:
+        """Capture the keyed state, or its changes, until `unwritten` ends; return what writes the files."""
         path, epoch = self.folder.data_path(self._identity), self._identity.epoch
-        return self._capture(path, epoch, native=self._native)
+        if before is not None:
+            began = time.perf_counter()
+            changes = self._keyed.changes_since(epoch - 1)
+            sync_ms = (time.perf_counter() - began) * 1000.0
+            with ExitStack() as tracked:
+                for changed in changes.values():
+                    tracked.callback(changed.release)
+                # A change costs about twice what an entry of a full snapshot does.
+                if 2 * sum(map(len, changes.values())) <= self._keyed.num_entries():
+                    unwritten.push(tracked.pop_all())
+                    return partial(self._write_delta, path, before, changes, sync_ms)
+            self._cancel_background()
+        captured = self._capture(path, epoch, native=self._native)
+        unwritten.callback(captured.release)
+        return partial(_written, captured)
+
+    def _write_delta(
+        self,
+        path: str,
+        before: AttemptManifest,
+        changes: Mapping[str, TableChanges[Any, Any, Any]],
+        sync_ms: float,
+    ) -> EpochFiles:
+        files = EpochFiles(before.segments, before.deltas, before.native, before.full_snapshots, sync_ms, 0)
+        if not any(map(len, changes.values())):
+            # An epoch without changes makes the chain no longer, and no full snapshot due.
+            return files
+        keyed, metas = self._keyed, {meta.name: meta for meta in self._keyed.metas()}
+        delta = write_delta(self.folder.storage, path, keyed.key_groups, metas, changes, self._compression)
+        return replace(files, deltas=(*before.deltas, delta), bytes=delta.bytes)
 
     def _capture(self, path: str, epoch: int, *, native: bool = True) -> CapturedFullSnapshot:
         return CapturedFullSnapshot(
@@ -226,44 +252,3 @@ def _written(captured: CapturedFullSnapshot) -> EpochFiles:
     full = captured.write()
     report = captured.report(full, background=False)
     return EpochFiles(full.segments, (), full.native, (report,), captured.synchronous_ms, full.bytes)
-
-
-class _Delta:
-    """The changes of the keyed state in an epoch."""
-
-    def __init__(
-        self,
-        keyed: KeyedStateBackend,
-        folder: OperatorFolder,
-        identity: TaskIdentity,
-        before: AttemptManifest,
-        compression: str,
-    ) -> None:
-        self._keyed = keyed
-        self._storage, self._path = folder.storage, folder.data_path(identity)
-        self._before = before
-        self._compression = compression
-        began = time.perf_counter()
-        self._changes = keyed.changes_since(identity.epoch - 1)
-        self._sync_ms = (time.perf_counter() - began) * 1000.0
-
-    def write(self) -> EpochFiles:
-        before, keyed = self._before, self._keyed
-        files = EpochFiles(
-            before.segments, before.deltas, before.native, before.full_snapshots, self._sync_ms, 0
-        )
-        if not len(self):
-            # An epoch without changes makes the chain no longer, and no full snapshot due.
-            return files
-        metas = {meta.name: meta for meta in keyed.metas()}
-        delta = write_delta(
-            self._storage, self._path, keyed.key_groups, metas, self._changes, self._compression
-        )
-        return replace(files, deltas=(*before.deltas, delta), bytes=delta.bytes)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._changes.values()))
-
-    def release(self) -> None:
-        for changed in self._changes.values():
-            changed.release()

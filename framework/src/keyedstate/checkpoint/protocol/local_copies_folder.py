@@ -172,13 +172,9 @@ def _delete_empty(epoch: Path) -> None:
 
 
 def _delete_unlocked(file: Path) -> None:
-    with contextlib.suppress(OSError):
-        descriptor = _private(file, os.O_WRONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.unlink()
-        finally:
-            os.close(descriptor)
+    with contextlib.suppress(OSError), open(file, "r+b", opener=_private) as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.unlink()
 
 
 def _private(path: str | Path, flags: int) -> int:

@@ -126,31 +126,26 @@ class StopRequest:
         """
         began = changed = time.monotonic()
         last: StopRequest | None = None
+        reason = way_out = ""
+        ended = "`keyedstate savepoint create` makes a savepoint of its checkpoints"
         while True:
             # Before the read: what it returns is at least as new.
             now = time.monotonic()
             found = self._found(folder)
             if found is None:
-                raise QueryNotStoppedError(
-                    f"of {folder.location}", "another request replaced this one", "Ask again."
-                )
-            if found.status in ("done", "failed"):
+                reason, way_out = "another request replaced this one", "Ask again."
+            elif found.status in ("done", "failed"):
                 return found
-            if found != last:
+            elif found != last:
                 last, changed = found, time.monotonic()
             elif found.status == "taken" and now - changed > lapse:
                 reason = f"its driver took the request, and has not renewed it for {lapse:g} seconds"
-                way_out = (
-                    "The driver has died or cannot reach the folder. If the query has ended, `keyedstate "
-                    "savepoint create` makes a savepoint of its checkpoints; else ask again."
-                )
-                raise QueryNotStoppedError(f"of {folder.location}", reason, way_out)
+                died = "The driver has died or cannot reach the folder."
+                way_out = f"{died} If the query has ended, {ended}; else ask again."
             elif found.status == "asked" and now - began > timeout + _MARGIN_SECONDS:
                 reason = f"no driver has taken the request within {timeout:g} seconds"
-                way_out = (
-                    "Check that the query runs. If it has ended, `keyedstate savepoint create` makes a "
-                    "savepoint of its checkpoints."
-                )
+                way_out = f"Check that the query runs. If it has ended, {ended}."
+            if reason:
                 raise QueryNotStoppedError(f"of {folder.location}", reason, way_out)
             time.sleep(_LOOK_EVERY_SECONDS)
 
