@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
+from keyedstate.checkpoint.savepoint.canonical import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint.location import SnapshotLocation
 from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest

@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import Any
 
 from keyedstate.backend import Capability
-from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
@@ -70,12 +69,6 @@ def backend_in_task(settings: tuple[tuple[str, Any], ...]) -> ChosenBackend:
     config = configuration_in_task(settings)
     managed_memory(config)
     return choose_backend(config)
-
-
-@lru_cache(maxsize=8)
-def full_snapshot_rules_in_task(settings: tuple[tuple[str, Any], ...]) -> FullSnapshotRules:
-    """Return the rules by which a task writes a full snapshot."""
-    return FullSnapshotRules.of(configuration_in_task(settings))
 
 
 @lru_cache(maxsize=8)

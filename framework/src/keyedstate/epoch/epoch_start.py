@@ -7,18 +7,13 @@ from dataclasses import dataclass
 
 from keyedstate.backend import Capability
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata, TaskIdentity
-from keyedstate.checkpoint.protocol.full_snapshots import SnapshotKind
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
 from keyedstate.checkpoint.protocol.local_copies import with_local_copies
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
-from keyedstate.epoch.configuration import (
-    backend_in_task,
-    configuration_in_task,
-    full_snapshot_rules_in_task,
-    storage_in_task,
-)
+from keyedstate.epoch.configuration import backend_in_task, configuration_in_task, storage_in_task
 from keyedstate.epoch.key_columns import refuse_reordered_key
 from keyedstate.epoch.local_folders import local_folder
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
@@ -76,7 +71,7 @@ class EpochStart:
         stored = restore.find_snapshot(folder, owner, identity, restore_point)
         refuse_reordered_key(location.uid, plan.key_columns, None if stored is None else stored.metadata)
         chosen = backend_in_task(plan.settings)
-        kind = full_snapshot_rules_in_task(plan.settings).choose(
+        kind = FullSnapshotRules.of(config).choose(
             restore_point,
             identity,
             asynchronous=chosen.backend.description.level(Capability.ASYNC_SNAPSHOT).usable,

@@ -15,11 +15,16 @@ from typing import Any
 
 from keyedstate.backend import TableChanges
 from keyedstate.checkpoint.format.delta import write_delta
-from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
-from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile
+from keyedstate.checkpoint.format.manifest import (
+    AttemptManifest,
+    CheckpointMetadata,
+    FullSnapshotReport,
+    NativeFullSnapshot,
+    StoredNativeFile,
+    TaskIdentity,
+)
 from keyedstate.checkpoint.format.operator_state import OperatorStateFile, write_operator_state
 from keyedstate.checkpoint.format.segment_format import SegmentFile
-from keyedstate.checkpoint.format.snapshot_report import FullSnapshotReport
 from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind, failed_epochs
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder, data_paths
 from keyedstate.epoch.full_snapshot import BackgroundFullSnapshot, CapturedFullSnapshot

@@ -10,11 +10,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyedstate.backend import EntryBatch, SnapshotSink, StateMeta
+from keyedstate.checkpoint.format.manifest import (
+    FailureReason,
+    FullSnapshotReport,
+    NativeFullSnapshot,
+    StoredNativeFile,
+)
 from keyedstate.checkpoint.format.native_files import delete_native, write_native
-from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile
 from keyedstate.checkpoint.format.segment import SegmentWriter
 from keyedstate.checkpoint.format.segment_format import SegmentFile
-from keyedstate.checkpoint.format.snapshot_report import FailureReason, FullSnapshotReport
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.errors import CheckpointError, SnapshotCancelledError
 from keyedstate.state.clock import system_clock

@@ -19,10 +19,10 @@ import pyarrow as pa
 from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.delta import read_changes
 from keyedstate.checkpoint.format.manifest import AttemptManifest, HostAddress, StateOrigin, latest_inputs
-from keyedstate.checkpoint.protocol.full_snapshots import SnapshotKind
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.owner import write_attempt
-from keyedstate.epoch.configuration import full_snapshot_rules_in_task
+from keyedstate.epoch.configuration import configuration_in_task
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.epoch.event_time import inputs_at_start, watermark_after
@@ -90,7 +90,7 @@ class Partition:
             self._keyed,
             self._operator_states,
             start.folder,
-            full_snapshot_rules_in_task(self._plan.settings),
+            FullSnapshotRules.of(configuration_in_task(self._plan.settings)),
             self._location.compression,
             share=_BACKGROUND_SHARE if self._stays else 1.0,
         )

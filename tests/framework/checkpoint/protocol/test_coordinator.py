@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from keyedstate.checkpoint.format.json_converter import from_json, to_json
-from keyedstate.checkpoint.format.manifest import CheckpointMetadata
-from keyedstate.checkpoint.format.snapshot_report import FailureReason
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata, FailureReason
 from keyedstate.checkpoint.protocol import retention
 from keyedstate.checkpoint.protocol.coordinator import (
     Acknowledgement,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyedstate.checkpoint.format.snapshot_report import FailureReason, FullSnapshotReport
+from keyedstate.checkpoint.format.manifest import FailureReason, FullSnapshotReport
 from keyedstate.checkpoint.protocol.full_snapshots import failed_epochs
 
 IO = FailureReason.IO

@@ -14,9 +14,14 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
+from keyedstate.checkpoint.format.manifest import (
+    AttemptManifest,
+    CheckpointMetadata,
+    FailureReason,
+    FullSnapshotReport,
+    TaskIdentity,
+)
 from keyedstate.checkpoint.format.segment_format import SegmentFile
-from keyedstate.checkpoint.format.snapshot_report import FailureReason, FullSnapshotReport
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
 from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind, failed_epochs
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder

@@ -11,13 +11,15 @@ from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.format.manifest import (
     AttemptManifest,
     CheckpointMetadata,
+    FailureReason,
+    FullSnapshotReport,
+    NativeFullSnapshot,
     StateOrigin,
+    StoredNativeFile,
     TaskIdentity,
 )
-from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile
 from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment_format import SegmentFile
-from keyedstate.checkpoint.format.snapshot_report import FailureReason, FullSnapshotReport
 from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator, CheckpointListener
 from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage

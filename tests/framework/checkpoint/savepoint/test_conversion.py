@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
-from keyedstate.checkpoint.savepoint.canonical import write_canonical
-from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
+from keyedstate.checkpoint.savepoint.canonical import (
+    convert_savepoint,
+    savepoint_of_checkpoint,
+    write_canonical,
+)
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.savepoint import SavepointFolder, SavepointWriter, SparkPosition
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args
 from cattrs.converters import BaseConverter, Converter
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
-from keyedstate.checkpoint.format.snapshot_report import FailureReason
+from keyedstate.checkpoint.format.manifest import FailureReason
 from keyedstate.keygroups import KeyGroupRange
 
 T = TypeVar("T")

@@ -29,12 +29,8 @@ def encode_document(kind: str, version: int, body: Mapping[str, Any]) -> bytes:
 def decode_document(path: str, kind: str, supported: int, data: bytes) -> dict[str, Any]:
     """Return the body of a document of a kind; `path` is for errors.
 
-    Raises
-    ------
-    CorruptFileError
-        Where the bytes are not those of a document, or of another kind.
-    FormatVersionError
-        Where the version is newer than `supported`.
+    Raises `CorruptFileError` where the bytes are not those of a document, or of another kind, and
+    `FormatVersionError` where the version is newer than `supported`.
     """
     try:
         document = json.loads(data)

@@ -1,4 +1,4 @@
-"""Manifests of attempts and metadata of checkpoints: identity, key groups, files, metrics.
+"""Manifests of attempts and metadata of checkpoints: identity, key groups, files, full snapshots, metrics.
 
 `keyedstate.checkpoint.protocol.operator_folder` writes them as JSON.
 """
@@ -11,10 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile
 from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment_format import SegmentFile
-from keyedstate.checkpoint.format.snapshot_report import FullSnapshotReport
 from keyedstate.errors import IncompleteEpochError, UnsafeNameError
 from keyedstate.keygroups import KeyGroupRange
 
@@ -22,6 +20,9 @@ from keyedstate.keygroups import KeyGroupRange
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,200}")
 #: What all attempts of a checkpoint have in common.
 _COMMON = ("uid", "query_id", "run_id", "epoch", "parallelism", "max_parallelism")
+#: A native file is named after the attempt that uploaded it, ``data/<nonce>.<number>.native`` or, in the
+#: background, ``data/<nonce>.base.<number>.native``.  Later full snapshots may reference it too.
+_NATIVE_NUMBER = re.compile(r"\.[0-9]+\.native$")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,89 @@ class HostAddress:
     #: The IP address or name that other executors use.
     address: str
     port: int
+
+
+class FailureReason(enum.Enum):
+    """Why a checkpoint, or a full snapshot in the background, failed.
+
+    Logs and hooks get the value.
+    """
+
+    IO = "the storage failed"
+    ASYNCHRONOUS = "writing it in the background failed"
+    EXPIRED = "it was not finished within its time"
+    FINALIZATION = "it could not be published"
+    SUBSUMED = "a newer one took its place"
+    SUPERSEDED_RUN = "a newer run of the query has begun"
+    CANCELLED = "it was cancelled"
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts for the tolerated number of failures; the others occur in normal operation."""
+        return self not in (FailureReason.SUBSUMED, FailureReason.SUPERSEDED_RUN, FailureReason.CANCELLED)
+
+
+@dataclass(frozen=True)
+class FullSnapshotReport:
+    """The outcome of one full snapshot."""
+
+    #: It has the state after this epoch.
+    epoch: int
+    #: Whether it was written in the background.
+    background: bool
+    #: Why it failed; None where it was completed.
+    failure: FailureReason | None
+    #: The error in words; empty where it was completed.
+    error: str
+    #: How long it blocked the task; how long writing took afterwards.
+    sync_ms: float
+    async_ms: float
+    #: Of what was written; 0 where it failed.
+    bytes: int
+    entries: int
+    #: When, in milliseconds since 1970 UTC, by the clock of the task.
+    ended_ms: int
+
+    @property
+    def failed(self) -> bool:
+        """Whether it was not completed."""
+        return self.failure is not None
+
+
+@dataclass(frozen=True)
+class StoredNativeFile:
+    """A native file in the storage."""
+
+    #: Of the file as the backend knows it.
+    name: str
+    #: Relative to the operator's folder.
+    path: str
+    bytes: int
+    #: Hexadecimal.
+    sha256: str
+
+
+@dataclass(frozen=True)
+class NativeFullSnapshot:
+    """The keyed state of some key groups in a backend's own files."""
+
+    backend: str
+    key_groups: KeyGroupRange
+    max_parallelism: int
+    files: tuple[StoredNativeFile, ...]
+    entries: Mapping[str, int]
+    #: What the backend needs at a restore.
+    details: Mapping[str, Any]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files)
+
+
+def owner_path(path: str) -> str:
+    """Return the segment file that a native file replaces, whose name identifies the attempt."""
+    return _NATIVE_NUMBER.sub(".seg", path)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from keyedstate.backend import (
     TableSnapshot,
 )
 from keyedstate.checkpoint.format.delta import read_changes
-from keyedstate.checkpoint.format.native_snapshot import NativeFullSnapshot, StoredNativeFile, owner_path
+from keyedstate.checkpoint.format.manifest import NativeFullSnapshot, StoredNativeFile, owner_path
 from keyedstate.checkpoint.format.segment import record_batches
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage

@@ -96,13 +96,8 @@ def encode_ending(offset: int, key_groups: KeyGroupRange, states: Iterable[Strea
 def read_index(location: str, source: InputFile, described: SegmentFile) -> dict[str, StreamIndex]:
     """Return the streams by state, after verifying everything in the file except the streams.
 
-    Raises
-    ------
-    CorruptFileError
-        Where a byte is not the one that was written, or the file is not the described one.
-    FormatVersionError
-        Where a newer keyedstate wrote the file.
-    StorageError
+    Raises `CorruptFileError` where a byte is not the one that was written, or the file is not the described
+    one, `FormatVersionError` where a newer keyedstate wrote it, and `StorageError`.
     """
     index = _verified_index(location, source, described)
     try:

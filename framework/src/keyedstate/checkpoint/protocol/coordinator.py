@@ -12,8 +12,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
-from keyedstate.checkpoint.format.snapshot_report import FailureReason
+from keyedstate.checkpoint.format.manifest import (
+    AttemptManifest,
+    CheckpointMetadata,
+    FailureReason,
+    TaskIdentity,
+)
 from keyedstate.checkpoint.protocol import retention
 from keyedstate.checkpoint.protocol.background import Background
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder

@@ -11,8 +11,12 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
-from keyedstate.checkpoint.format.snapshot_report import FullSnapshotReport
+from keyedstate.checkpoint.format.manifest import (
+    AttemptManifest,
+    CheckpointMetadata,
+    FullSnapshotReport,
+    TaskIdentity,
+)
 from keyedstate.options import (
     CHECKPOINT_DELTA_MIN_BYTES,
     CHECKPOINT_FULL_SNAPSHOT_MIN_PAUSE,

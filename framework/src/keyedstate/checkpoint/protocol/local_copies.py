@@ -25,8 +25,7 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from keyedstate.checkpoint.format.manifest import CheckpointMetadata
-from keyedstate.checkpoint.format.native_snapshot import StoredNativeFile
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata, StoredNativeFile
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.format.segment_format import SegmentFile, read_index
 from keyedstate.checkpoint.protocol.local_copies_folder import CopiesFolder, delete

@@ -13,14 +13,9 @@ from keyedstate.metrics import EpochMetrics, LatencyMetrics, PhaseTimes, StateMe
 def metrics_of_checkpoint(
     metadata: CheckpointMetadata, time_ms: int, publish_ms: float | None
 ) -> EpochMetrics:
-    """Return the metrics of the epoch of a checkpoint.
+    """Return the metrics of the epoch of a checkpoint that was complete at `time_ms`, since 1970 UTC.
 
-    Parameters
-    ----------
-    time_ms : int
-        When it was complete, in milliseconds since 1970 UTC.
-    publish_ms : float or None
-        How long the driver took to publish it; None where tasks did.
+    The driver took `publish_ms` to publish it; None where tasks did.
     """
     parts = metadata.parts
     origins = Counter(part.state_origin for part in parts)

@@ -33,8 +33,13 @@ from typing import Any, TypeVar
 
 from keyedstate.checkpoint.format.json_converter import to_json
 from keyedstate.checkpoint.format.json_document import decode_as, encode_document
-from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner, TaskIdentity
-from keyedstate.checkpoint.format.native_snapshot import owner_path
+from keyedstate.checkpoint.format.manifest import (
+    AttemptManifest,
+    CheckpointMetadata,
+    Owner,
+    TaskIdentity,
+    owner_path,
+)
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.checkpoint.storage.local_disk import permissions_like, remove_empty_folders
 from keyedstate.errors import (

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from keyedstate.checkpoint.format.manifest import CheckpointMetadata, Owner, TaskIdentity
-from keyedstate.checkpoint.format.native_snapshot import owner_path
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata, Owner, TaskIdentity, owner_path
 from keyedstate.checkpoint.protocol.leases import leased_data_files, leased_epochs
 from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder, data_paths
 from keyedstate.checkpoint.protocol.owner import check_writer, exclusive

@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from keyedstate.checkpoint.format.manifest import AttemptManifest
-from keyedstate.checkpoint.format.native_snapshot import owner_path
+from keyedstate.checkpoint.format.manifest import AttemptManifest, owner_path
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol.leases import leased_data_files

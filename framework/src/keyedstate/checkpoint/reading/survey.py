@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, Owner
@@ -143,7 +142,8 @@ def survey(operator: StoredOperator) -> Survey:
     for epoch in reversed(folder.attempt_epochs()):
         attempts = folder.attempts(epoch)
         if attempts and epoch not in published:
-            run_id = _newest_run(attempts, owner)
+            runs = {attempt.run_id for attempt in attempts}
+            run_id = max(runs, key=lambda run: (-1 if owner is None else owner.position(run), run))
             is_left_over = any(other > epoch for other in published)
             unpublished.append(UnpublishedEpoch(epoch, is_left_over, run_id, tuple(attempts)))
     return Survey(operator, owner, owner_problem, tuple(found), tuple(unpublished))
@@ -201,10 +201,3 @@ def _read(operator: StoredOperator, epoch: int | None) -> Checkpoint:
     files = operator.storage.describe(path.rpartition("/")[0])
     published_ms = next((file.modified_ms for file in files if file.name == METADATA), None)
     return Checkpoint(metadata.epoch if metadata else epoch, path, fault, problem, published_ms, metadata)
-
-
-def _newest_run(attempts: Sequence[AttemptFile], owner: Owner | None) -> str:
-    runs: defaultdict[str, int] = defaultdict(lambda: -1)
-    if owner is not None:
-        runs.update({run: place for place, run in enumerate(owner.runs)})
-    return max((attempt.run_id for attempt in attempts), key=lambda run: (runs[run], run))

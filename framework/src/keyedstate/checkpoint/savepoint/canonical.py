@@ -1,4 +1,4 @@
-"""Writing the snapshot of an operator again, full and in the canonical form, without a backend.
+"""Writing snapshots again, full and in the canonical form, without a backend; new savepoints of them.
 
 A full snapshot and its deltas become one file; single files are copied as they are.  Key groups are streamed
 one by one: memory has what the deltas of a state changed, and a batch of entries.  Values are never decoded,
@@ -20,8 +20,9 @@ from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
 from keyedstate.checkpoint.protocol.recovery import opened_handles
-from keyedstate.checkpoint.savepoint.savepoint import Progress
-from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
+from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
+from keyedstate.checkpoint.savepoint.savepoint import Progress, SavepointFolder, SavepointWriter
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location
 from keyedstate.checkpoint.storage.transfer import FileCopy, transfer
 from keyedstate.errors import CorruptFileError
 
@@ -85,6 +86,60 @@ def write_canonical(
                 future.cancel()
             raise
     return replace(metadata, parts=parts)
+
+
+def convert_savepoint(
+    source: Location,
+    target: Location,
+    *,
+    compression: str | None = None,
+    progress: Progress | None = None,
+) -> SavepointFolder:
+    """Write a savepoint again, in the newest format; all that describes its query stays, its id does not.
+
+    By default each file keeps its compression.  `progress` receives the bytes done and their total.  Raises
+    `NotASavepointError`, `TargetExistsError`, and a `CheckpointError` where a file, which is named, is
+    damaged or cannot be read or written; what was written is deleted.
+    """
+    origin = SavepointFolder.open(source)
+    with SavepointWriter(target) as writer:
+        for path in origin.spark_files():
+            writer.add_spark_file(path, origin.read_spark_file(path))
+        copied = CopyProgress(origin.data_bytes(), progress)
+        for uid in origin.operators:
+            written = write_canonical(
+                origin.metadata(uid),
+                origin.storage(uid),
+                writer.storage(uid),
+                compression=compression,
+                progress=copied,
+            )
+            writer.add_operator(written)
+        return writer.finish(spark=origin.spark, drained=origin.drained, watermark=origin.watermark)
+
+
+def savepoint_of_checkpoint(
+    snapshot: OperatorSnapshot,
+    target: Location,
+    *,
+    compression: str | None = None,
+    progress: Progress | None = None,
+) -> SavepointFolder:
+    """Write one operator's checkpoint as a savepoint, from which a new query may start.
+
+    Parameters and errors are those of `convert_savepoint`.  The caller has a lease on the checkpoint of a
+    running query.
+    """
+    with SavepointWriter(target) as writer:
+        written = write_canonical(
+            snapshot.metadata,
+            snapshot.storage,
+            writer.storage(snapshot.metadata.uid),
+            compression=compression,
+            progress=CopyProgress(bytes_of(snapshot.metadata), progress),
+        )
+        writer.add_operator(written)
+        return writer.finish()
 
 
 def copy_segment(

@@ -188,9 +188,7 @@ class SavepointFolder(_Description):
         """Return a description as JSON values; sizes in bytes.  Raises as `metadata`."""
         return {
             "location": self.location,
-            "id": self.id,
-            "created_ms": self.created_ms,
-            "keyedstate_version": self.keyedstate_version,
+            **{name: getattr(self, name) for name in ("id", "created_ms", "keyedstate_version")},
             "operators": list(self.operators),
             "drained": self.drained,
             "watermark": self.watermark,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from keyedstate.checkpoint.format.manifest import CheckpointMetadata
-from keyedstate.checkpoint.format.snapshot_report import FailureReason
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata, FailureReason
 from keyedstate.checkpoint.protocol.coordinator import CheckpointListener
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore

@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
-from keyedstate.checkpoint.format.manifest import CheckpointMetadata
-from keyedstate.checkpoint.format.snapshot_report import FailureReason
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata, FailureReason
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
 from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
 from keyedstate.checkpoint.protocol.operator_folder import SET_BACK, OperatorFolder

@@ -17,14 +17,10 @@ from pyspark.sql import DataFrame
 
 from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
-from keyedstate.checkpoint.protocol.full_snapshots import SnapshotKind
+from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder, is_data_path
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.epoch.configuration import (
-    configuration_in_task,
-    full_snapshot_rules_in_task,
-    storage_in_task,
-)
+from keyedstate.epoch.configuration import configuration_in_task, storage_in_task
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.options import CHECKPOINT_COMPRESSION
@@ -70,7 +66,12 @@ def _saving(plan: PartitionPlan, root_uri: str, uid: str) -> SaveBounded:
         compression = configuration_in_task(plan.settings)[CHECKPOINT_COMPRESSION]
         folder = OperatorFolder(storage_in_task(root_uri, plan.settings), uid)
         writer = EpochWriter(
-            backend, states, folder, full_snapshot_rules_in_task(plan.settings), compression, native=False
+            backend,
+            states,
+            folder,
+            FullSnapshotRules.of(configuration_in_task(plan.settings)),
+            compression,
+            native=False,
         )
         writer.begin(identity, None, SnapshotKind.FULL)
         return plan.manifest(identity, backend, operator, writer.end())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keyedstate.checkpoint.savepoint.conversion import convert_savepoint, savepoint_of_checkpoint
+from keyedstate.checkpoint.savepoint.canonical import convert_savepoint, savepoint_of_checkpoint
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.savepoint import Progress, SavepointFolder
 from keyedstate.checkpoint.storage.filesystem import Location
