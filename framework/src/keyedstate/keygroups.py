@@ -164,11 +164,6 @@ def partition_by_key_group(
     """Sort rows by their key groups in linear time (the counting sort of Flink's ``KeyGroupPartitioner``).
 
     Raises `KeyGroupOutOfRangeError` if a row has a key group outside `key_group_range`.
-
-    Parameters
-    ----------
-    key_groups : ndarray of integers, shape (rows,)
-        The key group of every row.
     """
     # In 64 bits, so that a wrong value cannot wrap into the range.
     relative = key_groups.astype(np.int64) - key_group_range.start

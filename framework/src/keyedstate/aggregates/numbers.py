@@ -156,14 +156,7 @@ def variance(column: str, *, population: bool = False) -> Aggregate:
 
 
 def stddev(column: str, *, population: bool = False) -> Aggregate:
-    """Return the standard deviation of a column of numbers, as a double: the square root of `variance`.
-
-    Parameters
-    ----------
-    column : str
-    population : bool, default False
-        As in `variance`.
-    """
+    """Return the standard deviation of a column of numbers, as a double: the square root of `variance`."""
     return of_column("stddev", column, partial(_Moments, population=population, root=True))
 
 

@@ -138,17 +138,9 @@ def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
 
 
 def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
-    """Return the value of a column in the last row of a key.
+    """Return the value of a column in the last row of a key, in the order that `first` describes.
 
-    Parameters
-    ----------
-    column : str
-    ignore_nulls : bool, default False
-        Return the last value that is not null.
-
-    Notes
-    -----
-    See `first` for the order of rows.
+    With `ignore_nulls`, return the last value that is not null.
     """
     return _picked("last", column, ignore_nulls, last=True)
 

@@ -31,15 +31,7 @@ class AddressBatch(Generic[K, N]):
 
 
 class EntryChange(NamedTuple):
-    """What an epoch has changed at one address.
-
-    Attributes
-    ----------
-    present : bool
-        Whether the address has an entry now.
-    value : object
-        The entry's value; None without an entry.
-    """
+    """What an epoch has changed at one address: whether it has an entry now, and the entry's value."""
 
     state: str
     key_group: int

@@ -25,14 +25,9 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One field of the values of several entries.
+    """One field of the values of several entries: int64 or float64, arbitrary where there is no value.
 
-    Attributes
-    ----------
-    values : ndarray of int64 or float64
-        An element without a value is arbitrary.
-    present : ndarray of bool, or None
-        Which elements have a value; None where all have one.
+    `present` says which elements have a value; it is None where all have one.
     """
 
     values: npt.NDArray[Any]
@@ -54,15 +49,8 @@ class Column:
 class LocatedEntries(ABC):
     """The entries of some rows; valid until the table is changed in another way.
 
-    Entries are numbered in the order of their first rows.  An address without an entry is among them, and
-    gets one when it is written.
-
-    Attributes
-    ----------
-    codes : ndarray of int64
-        The entry number of each row.
-    first_rows : ndarray of int64
-        The first row of each entry.
+    Entries are numbered in the order of their first rows, `first_rows`; `codes` has the entry number of each
+    row. An address without an entry is among them, and gets one when it is written.
     """
 
     codes: Integers
@@ -83,12 +71,9 @@ class LocatedEntries(ABC):
 
     @abstractmethod
     def write(self, columns: Sequence[Column]) -> None:
-        """Replace the values of all entries; each counts as changed.
+        """Replace the values of all entries, each of which counts as changed.
 
-        Parameters
-        ----------
-        columns : sequence of Column
-            One for each field, with numbers in the range of its type.
+        There is a column for each field, with numbers in the range of its type.
         """
 
     @abstractmethod

@@ -12,18 +12,11 @@ from keyedstate.types import SerializerSnapshot, TypeSerializer
 
 @dataclass(frozen=True)
 class StateMeta:
-    """One registered state, as a table sees it.
+    """One registered state, as a table sees it; its name is unique within one keyed backend.
 
-    Attributes
-    ----------
-    name : str
-        Unique within one keyed backend.
-    kind : StateKind
-    key_serializer, namespace_serializer : TypeSerializer
-    value_serializer : TypeSerializer
-        The serializer of what the table stores under one address: for `StateKind.MAP` a whole ``dict``.
-    expiry : Expiry or None
-        For a registered state with a time to live.  Manifests do not contain it: the program does.
+    The value serializer is that of what the table stores under one address: for `StateKind.MAP` a whole
+    ``dict``. A registered state with a time to live has an `expiry`; manifests do not contain it: the program
+    does.
     """
 
     name: str

@@ -11,17 +11,10 @@ from keyedstate.backend.table import AnyStateTable
 
 @dataclass(frozen=True, slots=True)
 class SpillableGroup:
-    """The entries of one key group.
+    """The entries of one key group: how many are in memory, and on disk only.
 
-    Attributes
-    ----------
-    key_group : int
-    in_memory, on_disk : int
-        Entries in memory, and those on disk only.
-    memory_bytes : int
-        An estimate of what those in memory occupy.
-    requests : int
-        How often an entry was used since the table was made.
+    `memory_bytes` estimates what those in memory occupy; `requests` counts uses of entries since the table
+    was made.
     """
 
     key_group: int

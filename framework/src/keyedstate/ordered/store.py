@@ -48,11 +48,8 @@ class RowCopy(RowReader):
 class RowSpace(RowReader):
     """The rows of one state; belongs to the owner thread.
 
-    Attributes
-    ----------
-    max_key_bytes : int or None
-        The longest key of a row, at least 32; None without a limit.  A `WriteBuffer` over the space splits
-        longer keys into several rows.
+    `max_key_bytes` is the longest key of a row, at least 32, or None without a limit. A `WriteBuffer` over
+    the space splits longer keys into several rows.
     """
 
     max_key_bytes: int | None = None

@@ -40,16 +40,10 @@ class KeySequence(NamedTuple):
 
 
 class KeyContext:
-    """The current key of one keyed backend, shared by all of its accessors.
+    """The current key of one keyed backend, and its key group, always set together; None is a key.
 
-    Attributes
-    ----------
-    key : object
-        None is a key.
-    key_group : int
-        Always set together with the key.
-    timestamp : int or None
-        The event time of the current record, in milliseconds since 1970 UTC.
+    `timestamp` is the event time of the current record, in milliseconds since 1970 UTC. All accessors share
+    it.
     """
 
     __slots__ = (

@@ -20,25 +20,12 @@ def choose_base(
     """Return the handle whose native files an instance should open and cut to its range, or None.
 
     A backend with files of its own may open one handle's files in place, delete what is outside its range and
-    copy the entries of the other handles.  That is faster than copying all entries where it needs most of the
-    handle.  So a handle counts if at least the fraction `threshold` of its key groups is wanted; of these the
-    one with the largest ``wanted groups x fraction²`` is returned, the first among equals.  A single handle
-    is returned whatever its fraction, if anything of it is wanted.  The rule is that of Flink 1.6 to 1.15
+    copy the entries of the other handles, whose key groups do not overlap. That is faster than copying all
+    entries where it needs most of the handle. So a handle counts if at least the fraction `threshold` of its
+    key groups is wanted; of these the one with the largest ``wanted groups x fraction²`` is returned, the
+    first among equals, and None where it is best to copy all. A single handle is returned whatever its
+    fraction, if anything of it is wanted. The rule is that of Flink 1.6 to 1.15
     (``RocksDBIncrementalCheckpointUtils``).
-
-    Parameters
-    ----------
-    handles : sequence of StateHandle
-        Their key groups do not overlap.
-    wanted : KeyGroupRange
-        The range of the instance, `BackendContext.key_groups`.
-    threshold : float
-        Between 0 and 1.
-
-    Returns
-    -------
-    StateHandle or None
-        None where it is best to begin empty and to copy.
     """
     if not 0.0 <= threshold <= 1.0:
         raise ValueError(f"the threshold is a fraction between 0 and 1, and not {threshold!r}")

@@ -63,15 +63,9 @@ class _FullSnapshot(Snapshot):
 class FullRestoreOperation(RestoreOperation):
     """Restores any key-group range from canonical entries, with `StateTable.restore_entries`.
 
-    Parameters
-    ----------
-    handles : sequence of StateHandle
-        Snapshots whose ranges may intersect the instance's own; none means an empty start.
-    context : BackendContext
-    create_table : callable
-        The plugin's own ``keyedstate_create_state_table``.
-    between_batches : callable, optional
-        Called with the tables after each batch of entries, for a backend that must make room.
+    The ranges of the handles may intersect the instance's own; no handle means an empty start. `create_table`
+    is the plugin's own ``keyedstate_create_state_table``. `between_batches` is called with the tables after
+    each batch of entries, for a backend that must make room.
     """
 
     def __init__(

@@ -49,16 +49,9 @@ class WindowOutput:
 class Windowed(FunctionBuilder, Generic[T]):
     """The windows of the rows of a key.
 
-    The methods up to `side_output` return another builder, the others the result of `finish`.  They raise
-    `InvalidWindowError` for what cannot be used.
-
-    Parameters
-    ----------
-    definition : WindowDefinition
-    missing : {"fail", "drop", "side output"}
-        What is done with a row that has no event time, where its windows need one.
-    finish : callable
-        Takes the function and its output columns and returns the user's result.
+    The methods up to `side_output` return another builder, the others the result of `finish`, which takes the
+    function and its output columns. They raise `InvalidWindowError` for what cannot be used. `missing` is
+    that of `windowed`.
     """
 
     _error = InvalidWindowError

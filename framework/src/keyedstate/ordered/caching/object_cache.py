@@ -45,10 +45,7 @@ _WEIGHED_TOGETHER = 256
 class ObjectMemory:
     """Bytes that caches share: each may have an equal part, and what the others leave.
 
-    Parameters
-    ----------
-    size : int
-        Estimated by `sys.getsizeof` of the objects and a flat rate for the dicts that they are in.
+    They are estimated by `sys.getsizeof` of the objects and a flat rate for the dicts that they are in.
     """
 
     def __init__(self, size: int) -> None:

@@ -170,21 +170,10 @@ class MapStateAccessor(MapKeyChecks[K], StateAccessor, Generic[K, V]):
     # A dict is not sorted, so each of these walks over the whole map, and `between` sorts what it finds.
 
     def between(self, low: K | None = None, high: K | None = None) -> list[tuple[K, V | None]]:
-        """Return the entries from one map key to another, both included, in ascending order.
+        """Return the entries from one map key to another, both included, ascending; None is no bound.
 
-        Parameters
-        ----------
-        low, high : optional
-            None for no bound.
-
-        Raises
-        ------
-        UnorderedKeyError
-            Where the type of the map keys has no order.
-
-        Notes
-        -----
-        The order is Spark's ascending one: NaN comes last, and a null inside a tuple first.
+        The order is Spark's: NaN comes last, and a null inside a tuple first. Raises `UnorderedKeyError`
+        where the type of the map keys has no order.
         """
         order = self._order()
         lowest, highest = (None if bound is None else order(self._key(bound)) for bound in (low, high))

@@ -31,10 +31,8 @@ class ValueStateAccessor(StateAccessor, Generic[T]):
     def value(self) -> T:
         """Return the value, or a copy of the default where there is none.
 
-        Notes
-        -----
         A backend that keeps objects by reference returns the stored object: changing a mutable one in place
-        changes the state.  Call `update` all the same: other backends need it, and so do incremental
+        changes the state. Call `update` all the same: other backends need it, and so do incremental
         checkpoints.
         """
         context = self._context

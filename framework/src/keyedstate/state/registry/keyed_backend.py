@@ -115,21 +115,14 @@ class KeyedStateBackend:
         clock: Clock = system_clock,
         event_time: bool = True,
     ) -> KeyedStateBackend:
-        """Open an instance, empty or restored.
+        """Open an instance, empty or restored from handles, of which it reads its own key groups.
+
+        Its private folder is made in `local_base`, by default the system's temporary folder. Only with
+        `track_changes` may `begin_epoch` and `changes_since` be called; the restored state is no change. With
+        `event_time` the caller calls `advance_watermark`, so that states may expire in event time.
 
         Raises `StateMigrationError` where the restored state has keys of another type; `WorkingFolderError`
         where the backend's local folder cannot be made or written.
-
-        Parameters
-        ----------
-        handles : sequence of StateHandle
-            Snapshots to restore from; each is read only where it intersects the key groups of `keys`.
-        local_base : Path, optional
-            The parent of the instance's private folder; the system's temporary folder by default.
-        track_changes : bool, default False
-            Whether `begin_epoch` and `changes_since` may be called; the restored state is no change.
-        event_time : bool, default True
-            Whether the caller calls `advance_watermark`, so that states may expire in event time.
         """
         base = Path(tempfile.gettempdir()) if local_base is None else local_base
         context = BackendContext(keys.key_groups, keys.max_parallelism, chosen.options, base)

@@ -126,14 +126,7 @@ class ArraySerializer(ContainerSerializer[Array]):
 def array_of(element: TypeSerializer[Any]) -> ArraySerializer:
     """Return the type of one-dimensional NumPy arrays.
 
-    Parameters
-    ----------
-    element : TypeSerializer
-        BOOLEAN, INT8, INT16, INT32, INT64, FLOAT32 or FLOAT64.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        For other elements.
+    The elements are BOOLEAN, INT8, INT16, INT32, INT64, FLOAT32 or FLOAT64; others raise
+    `UnsupportedTypeError`.
     """
     return ArraySerializer(element)

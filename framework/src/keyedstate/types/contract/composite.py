@@ -38,14 +38,9 @@ def compose(
 ) -> Compatibility:
     """Return the worst of the verdicts on a composite and its parts (SER-01).
 
-    Parameters
-    ----------
-    nested : sequence of (name, new serializer, verdict on it)
-        In the order in which `rebuild` takes the serializers.
-    rebuild : callable
-        Makes the composite from its parts, reconfigured or new; called for a reconfigured outcome.
-    outer : Compatibility
-        The verdict on the composite itself, parts aside; never reconfigured.
+    `nested` has the name, the new serializer and the verdict of each part, in the order in which `rebuild`
+    takes the serializers. `rebuild` makes the composite from its parts, reconfigured or new, for a
+    reconfigured outcome. `outer` is the verdict on the composite itself, parts aside; never reconfigured.
     """
     if outer.is_reconfigured:
         raise ValueError("a composite is reconfigured through its parts; give the verdict on the part")

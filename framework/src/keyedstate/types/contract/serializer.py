@@ -49,13 +49,8 @@ class Outcome(enum.Enum):
 class Compatibility:
     """A verdict: compare it with ``==``, or read `outcome`.
 
-    Attributes
-    ----------
-    outcome : Outcome
-    serializer : TypeSerializer or None
-        The serializer to use instead of the new one; set for a reconfigured outcome and no other (SER-02).
-    reason : str
-        For people; verdicts that differ only here are equal.
+    A reconfigured outcome, and no other, has the `serializer` to use instead of the new one (SER-02). The
+    `reason` is for people: verdicts that differ only there are equal.
     """
 
     outcome: Outcome

@@ -28,13 +28,8 @@ _PROTOCOL = 5
 class PickledSerializer(ColumnarSerializer[Any]):
     """Any object but None: a 32-bit length and its pickle; in columns binary.
 
-    From a snapshot it unpickles nothing: its values are the pickles, so that a program keeps a generic state
-    without having its classes.
-
-    Parameters
-    ----------
-    opaque : bool, optional
-        Whether values are the pickles themselves.
+    From a snapshot it is `opaque` and unpickles nothing: its values are the pickles, so that a program keeps
+    a generic state without having its classes.
     """
 
     type_name = "pickled"

@@ -70,13 +70,7 @@ _FIRST, _LAST = -(2**63), 2**63 - 1
 
 
 class TimeWindow(NamedTuple):
-    """The times from a start to an end, which is not included (Flink's ``TimeWindow``).
-
-    Attributes
-    ----------
-    start, end : int
-        In milliseconds since 1970 UTC.
-    """
+    """The times from a start to an end, which is not included, in milliseconds (Flink's ``TimeWindow``)."""
 
     start: int
     end: int

@@ -99,17 +99,10 @@ class NumpyScalarSerializer(ClassSerializer[Any]):
 
 
 def numpy_scalar(dtype: object) -> NumpyScalarSerializer:
-    """Return the type of NumPy's numbers of one dtype.
+    """Return the type of NumPy's numbers of one dtype, such as ``numpy.int64``.
 
-    Parameters
-    ----------
-    dtype : numpy.dtype, type or str
-        A boolean, a signed or unsigned integer of 8 to 64 bits, or a float of 32 or 64: ``numpy.int64``.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        For another dtype, or a foreign byte order.
+    It is a boolean, a signed or unsigned integer of 8 to 64 bits, or a float of 32 or 64. Another dtype, or a
+    foreign byte order, raises `UnsupportedTypeError`.
     """
     try:
         found = np.dtype(dtype)  # type: ignore[call-overload]

@@ -152,17 +152,10 @@ def _nanoseconds(value: Any) -> int | None:
 
 
 def pandas_timestamp(tz: str | None = "UTC") -> PandasTimestampSerializer:
-    """Return the type of pandas timestamps in one zone.
+    """Return the type of pandas timestamps in one zone; None for timestamps without a zone.
 
-    Parameters
-    ----------
-    tz : str, optional
-        Name of the zone in the IANA database, such as ``Europe/Berlin``; None for timestamps without a zone.
-
-    Raises
-    ------
-    UnsupportedTypeError
-        For a zone that is not known here.
+    `tz` is a name in the IANA database, such as ``Europe/Berlin``; one that is not known here raises
+    `UnsupportedTypeError`.
     """
     if tz not in (None, "UTC"):
         try:

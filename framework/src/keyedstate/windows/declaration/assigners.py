@@ -63,15 +63,9 @@ class WindowAssigner(ABC, Generic[W]):
 
     @abstractmethod
     def assign_windows(self, element: Any, timestamp: int | None, context: AssignerContext) -> Collection[W]:
-        """Return the windows of a row; there may be none.
+        """Return the windows of a row, a tuple; there may be none.
 
-        Parameters
-        ----------
-        element : tuple
-            The row.
-        timestamp : int or None
-            Its event time in milliseconds since 1970 UTC.
-        context : AssignerContext
+        `timestamp` is its event time in milliseconds since 1970 UTC, or None.
         """
 
     @abstractmethod

@@ -66,11 +66,8 @@ class TriggerContext(EvictorContext):
     def state(self, descriptor: StateDescriptor[H] | H) -> H:
         """Return state of the current key and window (Flink's ``getPartitionedState``).
 
-        Parameters
-        ----------
-        descriptor : StateDescriptor
-            A class attribute of the trigger, ``ctx.state(self.count)``, or one that it keeps elsewhere.  In
-            checkpoints its name has the prefix ``trigger.``.
+        The declaration is a class attribute of the trigger, ``ctx.state(self.count)``, or one that it keeps
+        elsewhere. In checkpoints its name has the prefix ``trigger.``.
         """
 
 

@@ -20,15 +20,7 @@ W = TypeVar("W")
 
 
 class TimestampedValue(NamedTuple):
-    """A row of a window and its event time.
-
-    Attributes
-    ----------
-    value : tuple
-        The row.
-    timestamp : int or None
-        In milliseconds since 1970 UTC.
-    """
+    """A row of a window, a tuple, and its event time in milliseconds since 1970 UTC, or None."""
 
     value: Any
     timestamp: int | None

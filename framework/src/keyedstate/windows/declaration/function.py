@@ -18,16 +18,8 @@ class ProcessWindowFunction:
     def process(self, elements: Any, ctx: WindowContext) -> Iterable[Any] | None:
         """Handle the contents of a window; called at every firing.
 
-        Parameters
-        ----------
-        elements : list of tuple
-            All rows of the window; where they are reduced or aggregated, the result of that.
-        ctx : WindowContext
-
-        Returns
-        -------
-        iterable of rows, or None
-            Usually a generator. A row is a tuple, list or dict of the declared columns.
+        They are a list of all rows of the window, tuples; where they are reduced or aggregated, the result of
+        that. Usually a generator: it yields rows, each a tuple, list or dict of the declared columns.
         """
         raise NotImplementedError
 

@@ -66,15 +66,7 @@ class Trigger(ABC, Generic[W]):
     def on_element(
         self, element: Any, timestamp: int | None, window: W, ctx: TriggerContext
     ) -> TriggerResult:
-        """Decide when a row has been added to a window.
-
-        Parameters
-        ----------
-        element : tuple
-            The row.
-        timestamp : int or None
-            Its event time in milliseconds since 1970 UTC.
-        """
+        """Decide when a row, a tuple, has been added to a window; its event time is in milliseconds."""
 
     def on_event_time(self, time: int, window: W, ctx: TriggerContext) -> TriggerResult:
         """Decide when the watermark has passed a timer of the window."""
