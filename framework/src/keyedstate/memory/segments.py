@@ -198,7 +198,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 def check_page_size(size: int) -> int:
-    """Return a size that pages can have; `PageSizeError` for one below `MIN_PAGE_BYTES` or no power of two."""
+    """Return a page size; `PageSizeError` for one that is below `MIN_PAGE_BYTES` or no power of two."""
     if size < MIN_PAGE_BYTES or size & (size - 1):
         raise PageSizeError(size, MIN_PAGE_BYTES)
     return size

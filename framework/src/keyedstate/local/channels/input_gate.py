@@ -85,7 +85,7 @@ class InputGate(ABC, Generic[T]):
         self._on_receipt(channel, element)
 
     def poll(self, now: int) -> Action[T] | None:
-        """Return what to do next; None where the task has to wait. `now` is in milliseconds since 1970 UTC."""
+        """Return what to do at a time, in milliseconds since 1970 UTC; None where the task has to wait."""
         if not self._actions:
             self._on_time(now)
         while not self._actions and self._ready:
