@@ -38,7 +38,7 @@ from keyedstate.errors import (
 from keyedstate.options import Configuration
 from keyedstate.spark.hosts.network.client import HostedEpoch
 from keyedstate.spark.hosts.network.handshake import Session, prove_task
-from keyedstate.spark.hosts.network.protocol import LIMITS, PROTOCOL, Frame, FrameReader, FrameType, frame
+from keyedstate.spark.hosts.network.protocol import PROTOCOL, Frame, FrameReader, FrameType, frame
 from keyedstate.spark.hosts.network.tcp_listener import Introduction, TcpListener
 from keyedstate.spark.hosts.owners import RemoteAccess, RemotePartition, moves, run_on_owner
 from keyedstate.spark.hosts.task_identity import is_local
@@ -423,7 +423,7 @@ def test_no_plan_is_taken_from_the_network(cluster: TwoExecutors, tmp_path: Path
 
 def test_a_frame_longer_than_it_may_be_is_refused_by_its_length(cluster: TwoExecutors) -> None:
     with connected(cluster) as connection:
-        header = struct.pack(">IB", LIMITS[FrameType.HELLO] + 1, FrameType.HELLO)
+        header = struct.pack(">IB", FrameType.HELLO.limit + 1, FrameType.HELLO)
         assert "above the limit" in answers(connection, [header])[-1].json()["message"]
 
 

@@ -44,7 +44,6 @@ from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.network.client import HostedEpoch
 from keyedstate.spark.hosts.network.protocol import (
     BATCH_BYTES,
-    LIMITS,
     PROTOCOL,
     BatchDecoder,
     BatchEncoder,
@@ -516,8 +515,8 @@ def test_a_frame_above_its_limit_is_refused_by_its_length(
     job = start()
     with job.hosts.connect(0) as connection:
         before = [] if kind is FrameType.HELLO else hello()
-        connection.sendall(b"".join([*before, struct.pack(">IB", LIMITS[kind] + 1, kind)]))
-        assert f"{kind.name} frame of {LIMITS[kind] + 1} bytes is above the limit" in answer(connection)
+        connection.sendall(b"".join([*before, struct.pack(">IB", kind.limit + 1, kind)]))
+        assert f"{kind.name} frame of {kind.limit + 1} bytes is above the limit" in answer(connection)
 
 
 def test_a_connection_that_ends_half_way_is_forgotten(start: Callable[..., HostedJob]) -> None:
@@ -545,7 +544,7 @@ def test_garbage_changes_nothing(start: Callable[..., HostedJob]) -> None:
             lambda changed: {"digest": "", "identity": {**identity, **changed}}
         ),
     )
-    kinds = st.sampled_from([kind for kind in FrameType if LIMITS[kind]])
+    kinds = st.sampled_from([kind for kind in FrameType if kind.limit])
     frames = st.lists(st.tuples(kinds, contents), max_size=4)
     noise = st.one_of(st.binary(max_size=400), frames)
 

@@ -20,7 +20,7 @@ from keyedstate.checkpoint.format.manifest import HostAddress
 from keyedstate.errors import AuthenticationError, InvalidOptionError
 from keyedstate.options import HOSTS_PORTS, Configuration
 from keyedstate.spark.hosts.network.handshake import MARK, Session, key_id, prove_host, prove_task
-from keyedstate.spark.hosts.network.protocol import LIMITS, PROTOCOL, FrameType, frame
+from keyedstate.spark.hosts.network.protocol import PROTOCOL, FrameType, frame
 from keyedstate.spark.hosts.network.tcp_listener import MAX_PENDING, Introduction, TcpListener
 
 SECRET = bytes(range(32))
@@ -209,7 +209,7 @@ def test_nothing_is_read_of_whom_has_not_proved_anything(enter: Callable[..., En
         st.binary(max_size=300),
         st.binary(max_size=300).map(lambda tail: MARK + tail),
         st.binary(min_size=80, max_size=80).map(lambda tail: MARK + key_id(SECRET) + tail),
-        st.sampled_from([kind for kind in FrameType if LIMITS[kind]]).map(
+        st.sampled_from([kind for kind in FrameType if kind.limit]).map(
             lambda kind: b"".join([*hello, *frame(kind, {})])
         ),
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from keyedstate import types
+from keyedstate.checkpoint import from_json, to_json
 from keyedstate.errors import UserFunctionError, user_function_error
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.runtime.functions.failures import MAX_ERROR, MAX_TRACE, report_of
@@ -163,7 +164,7 @@ def test_a_key_that_is_no_literal_comes_back_as_text() -> None:
 def test_an_error_of_a_host_is_the_same_in_the_task() -> None:
     error = failure(lambda f: nested())
     error.key = (1, "x")
-    back = Failure.from_json(Failure.of(error).to_json()).error()
+    back = from_json(Failure, to_json(Failure.of(error))).error()
     assert type(back) is UserFunctionError
     assert back.key == (1, "x")
     assert report_of(back) == report_of(error)

@@ -62,6 +62,13 @@ class OperatorInputs:
     config: Mapping[str, object] | None
     broadcast: Source | None = None
 
+    def columns_of(self, sort: str) -> pa.Schema:
+        """Return the columns of a kind of rows, as `check_row_classes` asks for them."""
+        if sort == BROADCAST:
+            assert self.broadcast is not None, "checked"
+            return self.broadcast.schema
+        return self.inputs[0 if sort == ROWS else INPUTS.index(sort)].columns.schema
+
     def broadcast_rows(self) -> Iterator[pa.RecordBatch]:
         """Read all rows of the broadcast side."""
         for channel in () if self.broadcast is None else self.broadcast.channels():
@@ -108,7 +115,7 @@ class OperatorPlan:
         output = output_schema(schema)
         sides = _side_outputs(function, read)
         _check_event_times(read.event_times)
-        _check_row_classes(function, read)
+        check_row_classes(function, read.columns_of)
         columns = read.inputs[0].columns
         if connected is not None:
             assert isinstance(function, KeyedCoProcessFunction), "checked"
@@ -169,15 +176,3 @@ def _check_event_times(event_times: EventTimes) -> None:
         if each.inputs is not None and len(event_times) > 1:
             reason = "inputs= distinguishes inputs of one stream, and two are connected"
             raise EventTimeError(each.column, f"{reason}; leave inputs= out")
-
-
-def _check_row_classes(function: KeyedFunction, read: OperatorInputs) -> None:
-    def columns_of(sort: str) -> pa.Schema:
-        if sort == ROWS:
-            return read.inputs[0].columns.schema
-        if sort == BROADCAST:
-            assert read.broadcast is not None, "checked"
-            return read.broadcast.schema
-        return read.inputs[INPUTS.index(sort)].columns.schema
-
-    check_row_classes(function, columns_of)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import TracebackType
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from keyedstate.errors import SorterClosedError, SpillError
 from keyedstate.memory.sorting.spilled_runs import SpilledRuns
 
-S = TypeVar("S", bound="SpillingSorter")
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class SpillingSorter(ABC):
@@ -47,10 +47,8 @@ class SpillingSorter(ABC):
             self.close()
             raise
 
-    def __enter__(self: S) -> S:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from keyedstate.errors import HostedEpochError, KeyedStateError, UserFunctionError, user_function_error
@@ -48,15 +48,6 @@ class Failure:
         trace = "".join(traceback.format_exception(error.__cause__ or error))[-_MAX_CHARACTERS:]
         kind = type(error)
         return cls(kind.__module__, kind.__qualname__, message[:_MAX_CHARACTERS], facts, trace)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON representation."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Failure:
-        """Rebuild from the JSON representation; KeyError if a field is missing."""
-        return cls(**{name: document[name] for name in cls.__dataclass_fields__})
 
     def error(self) -> BaseException:
         """Return the error to raise: of a class of keyedstate the same one, with its text and facts."""

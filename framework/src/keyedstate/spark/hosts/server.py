@@ -26,7 +26,7 @@ import cloudpickle
 import pyarrow as pa
 
 from keyedstate import version
-from keyedstate.checkpoint.format.json_converter import from_json
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.format.manifest import TaskIdentity
 from keyedstate.epoch.configuration import configuration_in_task
 from keyedstate.epoch.epoch_start import EpochStart
@@ -244,7 +244,7 @@ class Host:
             pass
         except BaseException as error:
             with contextlib.suppress(OSError):
-                connection.send(FrameType.FAILED, Failure.of(error).to_json())
+                connection.send(FrameType.FAILED, to_json(Failure.of(error)))
         finally:
             _hang_up(connection.socket)
             connection.done = True

@@ -125,7 +125,7 @@ class KeyedRows:
             self.required_uid()
         if self.connected is None:
             _check_idle_time(self.event_times)
-        self._check_row_classes(function)
+        check_row_classes(function, self._columns_of)
         spark = self.df.sparkSession
         pickled = pack_function(function)
         variables = tuple(spark.sparkContext._pickled_broadcast_vars)
@@ -186,19 +186,15 @@ class KeyedRows:
             rows = with_plain_names(rows)
         return plan, route(rows, parallelism, max_parallelism)
 
-    def _check_row_classes(self, function: KeyedFunction) -> None:
-        """Raise `RowClassError` for a row class of the function that does not fit the columns."""
-
-        def columns_of(sort: str) -> pa.Schema:
-            if sort == ROWS:
-                return to_arrow(self.df.schema)
-            if sort == BROADCAST:
-                assert self.broadcast is not None, "checked"
-                return to_arrow(self.broadcast.schema)
-            assert self.connected is not None, "checked"
-            return (self.connected.first, self.connected.second)[INPUTS.index(sort)].schema
-
-        check_row_classes(function, columns_of)
+    def _columns_of(self, sort: str) -> pa.Schema:
+        """Return the columns of a kind of rows, as `check_row_classes` asks for them."""
+        if sort == ROWS:
+            return to_arrow(self.df.schema)
+        if sort == BROADCAST:
+            assert self.broadcast is not None, "checked"
+            return to_arrow(self.broadcast.schema)
+        assert self.connected is not None, "checked"
+        return (self.connected.first, self.connected.second)[INPUTS.index(sort)].schema
 
     def _storage(self, spark: SparkSession, config: Configuration) -> CheckpointStorage | None:
         """Return the storage of the operator's checkpoints; None for an operator that keeps no state."""

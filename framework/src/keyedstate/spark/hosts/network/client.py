@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark import SparkFiles
 
 from keyedstate import version
-from keyedstate.checkpoint.format.json_converter import to_json
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.format.manifest import TaskIdentity
 from keyedstate.errors import EpochTimeoutError, HostLostError, HostProtocolError, HostUnavailableError
 from keyedstate.spark.hosts.failures import Failure
@@ -251,8 +251,8 @@ class _Conversation:
             raise self._lost()
         if received is not None and received.type is FrameType.FAILED:
             try:
-                failure = Failure.from_json(received.json())
-            except (KeyError, TypeError) as error:
+                failure = from_json(Failure, received.json())
+            except (KeyError, TypeError, ValueError) as error:
                 raise HostProtocolError("a FAILED frame is malformed") from error
             raise failure.error()
         return received

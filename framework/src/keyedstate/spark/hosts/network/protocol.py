@@ -51,39 +51,29 @@ _FIRST_PIECE = 1 << 20
 
 
 class FrameType(enum.IntEnum):
-    """The type of a frame."""
+    """The type of a frame, and the limit of its content in bytes."""
 
-    HELLO = 1
-    BEGIN = 2
-    NEED_PLAN = 3
-    IMPORTS = 4
-    PLAN = 5
-    READY = 6
-    SCHEMA = 7
-    BATCH = 8
-    KEYED = 9
-    END = 10
-    DONE = 11
-    FAILED = 12
-    NOT_KEPT = 13
+    limit: int
 
+    HELLO = 1, 4 << 10
+    BEGIN = 2, 4 << 20
+    NEED_PLAN = 3, 0
+    IMPORTS = 4, 4 << 20
+    PLAN = 5, 1 << 30
+    READY = 6, 4 << 10
+    SCHEMA = 7, 16 << 20
+    BATCH = 8, (1 << 32) - 1
+    KEYED = 9, 0
+    END = 10, 0
+    DONE = 11, 64 << 10
+    FAILED = 12, 1 << 20
+    NOT_KEPT = 13, 0
 
-#: The largest content of each type, in bytes.
-LIMITS: Mapping[FrameType, int] = {
-    FrameType.HELLO: 4 << 10,
-    FrameType.BEGIN: 4 << 20,
-    FrameType.NEED_PLAN: 0,
-    FrameType.IMPORTS: 4 << 20,
-    FrameType.PLAN: 1 << 30,
-    FrameType.READY: 4 << 10,
-    FrameType.SCHEMA: 16 << 20,
-    FrameType.BATCH: (1 << 32) - 1,
-    FrameType.KEYED: 0,
-    FrameType.END: 0,
-    FrameType.DONE: 64 << 10,
-    FrameType.FAILED: 1 << 20,
-    FrameType.NOT_KEPT: 0,
-}
+    def __new__(cls, number: int, limit: int) -> FrameType:
+        kind = int.__new__(cls, number)
+        kind._value_ = number
+        kind.limit = limit
+        return kind
 
 
 @dataclass(frozen=True)
@@ -112,10 +102,8 @@ def frame(kind: FrameType, content: Any = b"") -> list[Any]:
     if isinstance(content, Mapping):
         content = json.dumps(content).encode()
     piece = memoryview(content).cast("B")
-    if len(piece) > LIMITS[kind]:
-        raise HostProtocolError(
-            f"a {kind.name} frame of {len(piece)} bytes is above the limit {LIMITS[kind]}"
-        )
+    if len(piece) > kind.limit:
+        raise HostProtocolError(f"a {kind.name} frame of {len(piece)} bytes is above the limit {kind.limit}")
     return [_HEADER.pack(len(piece), kind), piece] if len(piece) else [_HEADER.pack(0, kind)]
 
 
@@ -229,15 +217,13 @@ class FrameReader:
 
     def _begin(self) -> None:
         length, number = _HEADER.unpack(self._header)
-        if number not in self.expected:
-            known = FrameType(number).name if number in FrameType._value2member_map_ else str(number)
+        kind = next((kind for kind in self.expected if kind == number), None)
+        if kind is None:
+            known = next((kind.name for kind in FrameType if kind == number), str(number))
             names = ", ".join(sorted(kind.name for kind in self.expected))
             raise HostProtocolError(f"a frame of the type {known} came where one of {names} was expected")
-        kind = FrameType(number)
-        if length > LIMITS[kind]:
-            raise HostProtocolError(
-                f"a {kind.name} frame of {length} bytes is above the limit {LIMITS[kind]}"
-            )
+        if length > kind.limit:
+            raise HostProtocolError(f"a {kind.name} frame of {length} bytes is above the limit {kind.limit}")
         length += 0 if self._seals is None else SEAL_BYTES
         self._type, self._length, self._filled = kind, length, 0
         self._content = bytearray(min(length, _FIRST_PIECE))
