@@ -46,11 +46,6 @@ _VALUES: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
 class RowClass:
     """A dataclass or NamedTuple whose instances are rows.
 
-    Attributes
-    ----------
-    fields : dict of str to object
-        The columns that are needed, each with its annotation.
-
     Raises
     ------
     RowClassError
@@ -86,6 +81,7 @@ class RowClass:
                 self._make = lambda columns: map(tuple.__new__, repeat(given), zip(*columns, strict=True))
         if not names:
             raise RowClassError(self._name, "it has no field; give it one for each column that is needed")
+        #: The columns that are needed, each with its annotation.
         self.fields = {name: hints.get(name, Any) for name in names}
         self._nested = {name: _nested(annotation) for name, annotation in self.fields.items()}
         self._needs_value = [name for name, annotation in self.fields.items() if not _takes_none(annotation)]

@@ -20,30 +20,20 @@ class Process(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Take the snapshot of the task's state now, and send the barrier to the next tasks.
+    """Take the snapshot of the task's state now, and send the barrier to the next tasks."""
 
-    Attributes
-    ----------
-    barrier : Barrier
-        The one to send.  If the checkpoint is unaligned, it overtakes rows at once; elements of the channels
-        that belong to the checkpoint follow with `CompleteCheckpoint`.
-    """
-
+    #: The one to send.  If the checkpoint is unaligned, it overtakes rows at once; elements of the channels
+    #: that belong to the checkpoint follow with `CompleteCheckpoint`.
     barrier: Barrier
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteCheckpoint(Generic[T]):
-    """Acknowledge the checkpoint whose snapshot was taken: its barrier has arrived in every channel.
-
-    Attributes
-    ----------
-    channel_state : mapping of int to sequence
-        By channel the elements that came before its barrier and after the snapshot.  They are processed too.
-        A restarted task processes them before new input.  Empty in an aligned checkpoint.
-    """
+    """Acknowledge the checkpoint whose snapshot was taken: its barrier has arrived in every channel."""
 
     checkpoint_id: int
+    #: By channel the elements that came before its barrier and after the snapshot.  They are processed too. A
+    #: restarted task processes them before new input.  Empty in an aligned checkpoint.
     channel_state: Mapping[int, Sequence[InFlight[T]]]
 
 

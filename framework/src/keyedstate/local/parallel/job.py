@@ -151,7 +151,7 @@ class _Running:
     @property
     def is_reading(self) -> bool:
         """Whether a channel of the sources has not ended."""
-        return any(operator.is_reading for operator in self._operators.values())
+        return any(operator.inputs.reading for operator in self._operators.values())
 
     @property
     def has_ended(self) -> bool:
@@ -202,7 +202,7 @@ class _Running:
                 elif isinstance(message, MoreFollow):
                     receiver.expect_more(feed)
                 elif isinstance(message, Barrier):
-                    receiver.pass_barrier(feed, sender_has_ended=operator.has_ended)
+                    receiver.pass_barrier(feed, sender_has_ended=operator.inputs.has_ended)
             elif isinstance(message, pa.RecordBatch):
                 yield message
         for operator in self._operators.values():

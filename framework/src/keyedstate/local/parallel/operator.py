@@ -44,7 +44,7 @@ class ParallelOperator:
         self.acknowledgements: list[Acknowledgement] = []
         #: The checkpoint from which the state was restored.
         self.restored: CheckpointMetadata | None = None
-        self._inputs = InputChannels(plan, system_clock)
+        self.inputs = InputChannels(plan, system_clock)
         self._watermark: int | None = None
         self._sources: list[tuple[SourceChannel, Feed]] = []
         self._upstream: dict[tuple[int, str], Feed] = {}
@@ -58,7 +58,7 @@ class ParallelOperator:
     def start(self, identity: RunIdentity, epoch: int) -> None:
         """Start the processes; an error may leave some of them running."""
         partitions, operator_id = self.plan.partitions, new_operator_id()
-        channels = len(self._inputs.reading) + len(self._inputs.upstream)
+        channels = len(self.inputs.reading) + len(self.inputs.upstream)
         aligns = self.plan.config[CHECKPOINT_MODE] != AT_LEAST_ONCE
         for number in range(partitions.parallelism):
             subtask = SubtaskProcess(self.plan.name, number, channels)
@@ -70,31 +70,21 @@ class ParallelOperator:
         opened = [subtask.next(Opened) for subtask in self.subtasks]
         self.restored = opened[0].restored
         marks = [each.watermark for each in opened if each.watermark is not None]
-        self._inputs.restore(self.restored, max(marks, default=None))
+        self.inputs.restore(self.restored, max(marks, default=None))
         self.unfinished = list(self.subtasks)
-        reading = list(self._inputs.reading)
+        reading = list(self.inputs.reading)
         self._sources = [
             (channel, self._feed(place, number, channel.name))
             for place, (number, channel) in enumerate(reading)
         ]
         self._upstream = {
             (number, name): self._feed(place, number, name)
-            for place, (number, name) in enumerate(self._inputs.upstream, len(reading))
+            for place, (number, name) in enumerate(self.inputs.upstream, len(reading))
         }
 
     def _feed(self, place: int, number: int, name: str) -> Feed:
         connections = [subtask.channels[place] for subtask in self.subtasks]
         return Feed(number, name, connections, self.plan.partitions.max_parallelism)
-
-    @property
-    def is_reading(self) -> bool:
-        """Whether a channel of its sources has not ended."""
-        return bool(self._inputs.reading)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether all channels of all inputs have ended."""
-        return self._inputs.has_ended
 
     def from_subtask(self, number: int, subtask: int) -> Feed:
         """Return the channel, of one of the inputs, whose rows a subtask of another operator yields."""
@@ -115,7 +105,7 @@ class ParallelOperator:
     def read(self) -> bool:
         """Read a batch of each source's channel whose subtasks have room; return whether there was one."""
         found = False
-        readable = self._inputs.readable()
+        readable = self.inputs.readable()
         for channel, feed in self._sources:
             if feed.waits or (feed.number, channel) not in readable:
                 continue
@@ -132,7 +122,7 @@ class ParallelOperator:
         """Send rows of one of the channels to the subtasks."""
         more_follow = feed in self._continuing
         self._continuing.discard(feed)
-        feed.send_rows(self._inputs.keyed(feed.number, feed.name, rows, more_follow=more_follow))
+        feed.send_rows(self.inputs.keyed(feed.number, feed.name, rows, more_follow=more_follow))
 
     def expect_more(self, feed: Feed) -> None:
         """Note that more rows belong to the next ones of a channel."""
@@ -140,18 +130,18 @@ class ParallelOperator:
 
     def count_turn(self) -> None:
         """Count the time of a turn of the run, in which the channels had no rows or were not read."""
-        self._inputs.count_turn()
+        self.inputs.count_turn()
         for feed in self._feeds():
             if feed.waits or feed in self._passed:
                 # That it has no rows does not mean that there are none.
-                self._inputs.time.paused(feed.number, feed.name)
+                self.inputs.time.paused(feed.number, feed.name)
 
     def send_watermark(self) -> None:
         """Send the watermark of all channels into each of them, if it has grown.
 
         It also grows without rows: an idle channel holds nothing back.
         """
-        watermark = self._inputs.time.watermark()
+        watermark = self.inputs.time.watermark()
         if watermark is not None and (self._watermark is None or watermark > self._watermark):
             self._watermark = watermark
             for feed in self._feeds():
@@ -161,7 +151,7 @@ class ParallelOperator:
         return [*(feed for _, feed in self._sources), *self._upstream.values()]
 
     def _end_channel(self, feed: Feed) -> None:
-        self._inputs.end(feed.number, feed.name)
+        self.inputs.end(feed.number, feed.name)
         self.send_watermark()
         feed.send(Watermark(END_OF_TIME))
 
@@ -174,7 +164,7 @@ class ParallelOperator:
             # The last one has no rows in flight, so that anything may continue from it.
             timeout_ms = self.plan.config[CHECKPOINT_ALIGNMENT_TIMEOUT]
         barrier = Barrier(epoch, system_clock(), alignment_timeout_ms=timeout_ms)
-        self._end = EndEpoch(barrier, at_end, is_last, self._inputs.positions())
+        self._end = EndEpoch(barrier, at_end, is_last, self.inputs.positions())
         for _, feed in self._sources:
             feed.send(barrier)
         if not self._upstream or timeout_ms is not None:
@@ -197,7 +187,7 @@ class ParallelOperator:
             self._announce(self._end)
 
     def _announce(self, end: EndEpoch) -> None:
-        positions: Mapping[str, Any] = self._inputs.with_upstream_positions(end.positions)
+        positions: Mapping[str, Any] = self.inputs.with_upstream_positions(end.positions)
         for subtask in self.subtasks:
             subtask.control.put(replace(end, positions=positions))
 

@@ -91,11 +91,6 @@ class SubtaskProcess:
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         return SubtaskFailedError(self._operator, self.number, f"its process {how}")
 
-    def disconnect(self) -> None:
-        """Close the connections, which ends the process."""
-        for connection in (self.control, *self.channels):
-            connection.close()
-
     def wait(self, seconds: float) -> None:
         """Wait for the end of the process, which is killed if that takes longer."""
         try:
@@ -108,7 +103,9 @@ class SubtaskProcess:
 def end_processes(subtasks: Sequence[SubtaskProcess]) -> None:
     """End processes, and kill those that have not ended after some seconds."""
     for subtask in subtasks:
-        subtask.disconnect()
+        # A subtask ends without its connections.
+        for connection in (subtask.control, *subtask.channels):
+            connection.close()
     until = time.monotonic() + _PATIENCE
     for subtask in subtasks:
         subtask.wait(until - time.monotonic())

@@ -13,17 +13,11 @@ from keyedstate.options import CHECKPOINT_INTERVAL
 
 @dataclass(frozen=True)
 class Chain:
-    """An operator and all operators that it reads from, directly or not.
+    """An operator and all operators that it reads from, directly or not."""
 
-    Attributes
-    ----------
-    plans : tuple of OperatorPlan
-        Those that feed others come before them. The rows of the last one are the result.
-    receivers : mapping
-        By each other operator, who reads its rows: the operator and the number of its input.
-    """
-
+    #: Those that feed others come before them. The rows of the last one are the result.
     plans: tuple[OperatorPlan, ...]
+    #: By each other operator, who reads its rows: the operator and the number of its input.
     receivers: Mapping[OperatorPlan, tuple[OperatorPlan, int]]
 
     @classmethod

@@ -13,20 +13,14 @@ class Restored:
     """A run has begun: from the checkpoint of an epoch and of the run that wrote it, or without one.
 
     Where it is not the first element, the run has returned to that checkpoint: the rows since come again.
-
-    Attributes
-    ----------
-    epoch, run_id
-        Of the checkpoint.
-    own_run_id : str
-        Of the run that begins; empty where it keeps no state.
-    superseded : tuple of str
-        The runs that this one has superseded.  What they have left of other epochs is not needed any more.
     """
 
+    #: Of the checkpoint.
     epoch: int | None = None
     run_id: str | None = None
+    #: Of the run that begins; empty where it keeps no state.
     own_run_id: str = ""
+    #: The runs that this one has superseded.  What they have left of other epochs is not needed any more.
     superseded: tuple[str, ...] = ()
 
 

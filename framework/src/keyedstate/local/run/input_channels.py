@@ -39,22 +39,15 @@ class InputChannels:
     """The channels of an operator's inputs; `restore` comes before anything else.
 
     Raises `SourceError` where two channels of a source have one name.
-
-    Attributes
-    ----------
-    reading : list of (int, SourceChannel)
-        The channels of sources that have not ended, each with the number of the input.
-    upstream : list of (int, str)
-        The number of the input and the name of each channel from a subtask of another operator.
-    time : OperatorTime
-        The event times of all channels, and their watermark.
     """
 
     def __init__(self, plan: OperatorPlan, clock: Clock) -> None:
         self._plan = plan
         self._clock = clock
+        #: The event times of all channels, and their watermark.
         self.time = OperatorTime((), None, 0)
         self._channels: list[tuple[int, SourceChannel]] = []
+        #: The number of the input and the name of each channel from a subtask of another operator.
         self.upstream: list[tuple[int, str]] = []
         for number, input_ in enumerate(plan.read.inputs):
             if isinstance(input_.rows, Source):
@@ -64,6 +57,7 @@ class InputChannels:
             else:
                 subtasks = range(input_.rows.plan.partitions.parallelism)
                 self.upstream += [(number, upstream_channel(subtask)) for subtask in subtasks]
+        #: The channels of sources that have not ended, each with the number of the input.
         self.reading = list(self._channels)
         self._ended_upstream: set[tuple[int, str]] = set()
         self._restored: Mapping[str, Any] = {}

@@ -18,16 +18,12 @@ class NormalizedKeys:
 
     Of two values with different keys, the one with the smaller key comes first.  Two values with equal keys
     are equal unless their keys are only prefixes; equal keys are either all prefixes, or none of them is.
-
-    Attributes
-    ----------
-    data : ndarray of uint8, shape (values, bytes of a key)
-    prefix_only : ndarray of bool, shape (values,), or None
-        Which keys are only prefixes, so that the values decide (Flink's ``isNormalizedKeyPrefixOnly``); None
-        where no key is.
     """
 
+    #: Of shape (values, bytes of a key).
     data: NDArray[np.uint8]
+    #: Which keys are only prefixes, so that the values decide (Flink's ``isNormalizedKeyPrefixOnly``); None
+    #: where no key is.
     prefix_only: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:

@@ -33,57 +33,31 @@ OUTPUT_BYTES = 4 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorSpec:
-    """What an operator runs with, apart from its function and its keyed state.
-
-    Attributes
-    ----------
-    key_group_column : str
-        Name of the int32 column with each row's key group, which the function does not see.
-    output : OutputSchema
-        Of the rows that the function yields.
-    side_outputs : mapping of str to OutputSchema
-        With any, batches come out as `keyedstate.runtime.side_outputs` says.
-    operator_states : OperatorStateBackend
-        With the operator state that the task restores.
-    task, parallelism : int
-        The number of this task, from 0, and how many there are.
-    event_time : EventTime or None
-        The event time of the rows of one input.
-    connected : ConnectedInputs or None
-        The two inputs of a `KeyedCoProcessFunction`, with the columns of their event times.
-    row_classes : mapping of str to RowClass or None
-        The classes that the function names for its rows, where they were looked up on another machine.
-    """
+    """What an operator runs with, apart from its function and its keyed state."""
 
     key_columns: Sequence[str]
+    #: Name of the int32 column with each row's key group, which the function does not see.
     key_group_column: str
+    #: Of the rows that the function yields.
     output: OutputSchema
+    #: With any, batches come out as `keyedstate.runtime.side_outputs` says.
     side_outputs: Mapping[str, OutputSchema] = field(default_factory=dict)
     epoch: int | None
+    #: With the operator state that the task restores.
     operator_states: OperatorStateBackend = field(default_factory=OperatorStateBackend)
+    #: The number of this task, from 0, and how many there are.
     task: int = 0
     parallelism: int = 1
+    #: The event time of the rows of one input.
     event_time: EventTime | None = None
+    #: The two inputs of a `KeyedCoProcessFunction`, with the columns of their event times.
     connected: ConnectedInputs | None = None
+    #: The classes that the function names for its rows, where they were looked up on another machine.
     row_classes: Mapping[str, RowClass] | None = None
 
 
 class KeyedOperator(ABC):
-    """Runs a process function over the rows of one partition; `keyed_operator` makes one.
-
-    Attributes
-    ----------
-    rows_in : int
-        Without rows of the broadcast side.
-    rows_by_input : dict of str to int
-        Those of each of two connected inputs; empty for one input.
-    rows_dropped : Counter of str
-        Rows of this epoch that were dropped, by reason such as ``late``.
-    largest_event_time : int or None
-        Of all rows of the epoch so far, in milliseconds; None where no row had any.
-    largest_event_times : dict of str to int
-        The same of each input.
-    """
+    """Runs a process function over the rows of one partition; `keyed_operator` makes one."""
 
     #: Whether the function gives batches, and no single rows.
     _by_columns = False
@@ -100,6 +74,7 @@ class KeyedOperator(ABC):
             function, backend, spec.operator_states, spec.epoch, spec.task, spec.parallelism, self._side_rows
         )
         self._timers = self._context._timers
+        #: Rows of this epoch that were dropped, by reason such as ``late``.
         self.rows_dropped = self._context._dropped
         self._user_timers: TimerService | None = None
         self._opened = False
@@ -107,9 +82,13 @@ class KeyedOperator(ABC):
         self._began = False
         self._time_column = None if spec.event_time is None else spec.event_time.column
         self._input_column = None if spec.event_time is None else spec.event_time.inputs
+        #: The rows of each of two connected inputs; empty for one input.
         self.rows_by_input: dict[str, int] = {}
+        #: The same as `largest_event_time`, of each input.
         self.largest_event_times: dict[str, int] = {}
+        #: Of all rows of the epoch so far, in milliseconds; None where no row had any.
         self.largest_event_time: int | None = None
+        #: Without rows of the broadcast side.
         self.rows_in = 0
         self.rows_out = 0
 

@@ -61,25 +61,18 @@ _ACCUMULATOR = b"_deserialize_accumulator"
 
 @dataclass(frozen=True)
 class KeyedRows:
-    """The rows of an operator and its settings.
-
-    Attributes
-    ----------
-    interval_ms : int or None
-        The interval of the heartbeat.
-    connected : ConnectedInputs or None
-        The two inputs that `df` is the union of.
-    event_times : tuple of EventTime
-        One, or one of each connected input; empty without event time.
-    """
+    """The rows of an operator and its settings."""
 
     df: DataFrame
     key_columns: list[str]
     uid: str | None
     config: Mapping[str, object] | None
     broadcast: DataFrame | None = None
+    #: The interval of the heartbeat.
     interval_ms: int | None = None
+    #: The two inputs that `df` is the union of.
     connected: ConnectedInputs | None = None
+    #: One, or one of each connected input; empty without event time.
     event_times: EventTimes = ()
 
     def required_uid(self) -> str:
@@ -149,7 +142,7 @@ class KeyedRows:
             warn_of_random_rows(self.df, folder.uid)
             # Spark's own rate source would look like input without end.
             beats = bool(self.interval_ms) and has_python_sources()
-            acknowledgements_of(spark.sparkContext).set_heartbeat(folder, beats=beats)
+            acknowledgements_of(spark.sparkContext).heartbeats[folder.storage.uri] = beats
             watch_for_requests(spark, folder)
         partitions = PartitionPlan(
             function=pickled,

@@ -104,9 +104,8 @@ def _refuse_timers(query: StreamingQuery) -> None:
 
 def _has_heartbeat(query: StreamingQuery) -> bool:
     context = SparkContext._active_spark_context
-    if context is None:
-        return False
-    return any(map(acknowledgements_of(context).has_heartbeat, _folders_of(query)))
+    heartbeats = {} if context is None else acknowledgements_of(context).heartbeats
+    return any(heartbeats.get(folder.storage.uri) for folder in _folders_of(query))
 
 
 def _await_batch(query: StreamingQuery, *, without_rows: bool = False) -> None:

@@ -31,8 +31,8 @@ class Acknowledgements:
     def __init__(self, context: SparkContext) -> None:
         # By folder: an operator that is built again continues with its coordinator.
         self._coordinators: dict[str, CheckpointCoordinator] = {}
-        #: The folders of operators whose query makes micro-batches without input.
-        self._with_heartbeat: set[str] = set()
+        #: Whether the query of an operator makes micro-batches without input, by the URI of its folder.
+        self.heartbeats: dict[str, bool] = {}
         self.accumulator: Accumulator[Update] = context.accumulator({}, _Delivery(self._receive))
 
     def coordinator(self, folder: OperatorFolder) -> CheckpointCoordinator:
@@ -45,14 +45,6 @@ class Acknowledgements:
             if found is None:
                 found = self._coordinators[folder.storage.uri] = CheckpointCoordinator(folder)
             return found
-
-    def set_heartbeat(self, folder: OperatorFolder, *, beats: bool) -> None:
-        """Note whether the query of an operator makes micro-batches without input."""
-        (self._with_heartbeat.add if beats else self._with_heartbeat.discard)(folder.storage.uri)
-
-    def has_heartbeat(self, folder: OperatorFolder) -> bool:
-        """Return whether the query of an operator makes micro-batches without input."""
-        return folder.storage.uri in self._with_heartbeat
 
     def drain(self, timeout: float | None = None) -> bool:
         """Wait for the background work of all coordinators; False after `timeout` seconds."""

@@ -38,20 +38,13 @@ _PACKED = f"{KEY_GROUP_COLUMN} int, {BROADCAST_COLUMN} binary"
 
 @dataclass(frozen=True)
 class BroadcastSide:
-    """The broadcast side of an operator, for its tasks.
+    """The broadcast side of an operator, for its tasks."""
 
-    Attributes
-    ----------
-    columns : tuple of str
-        The real names of the columns.
-    rows : tuple of bytes or None
-        The packed rows of a batch DataFrame; None if rows arrive together with keyed ones.
-    each_epoch : bool
-        Whether `rows` belong to one micro-batch, and not to a whole run of the query.
-    """
-
+    #: The real names of the columns.
     columns: tuple[str, ...]
+    #: The packed rows of a batch DataFrame; None if rows arrive together with keyed ones.
     rows: tuple[bytes, ...] | None
+    #: Whether `rows` belong to one micro-batch, and not to a whole run of the query.
     each_epoch: bool
 
     def separate(

@@ -60,31 +60,21 @@ class Acknowledging:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """The plan of one operator, pickled into the function of its tasks.
+    """The plan of one operator, pickled into the function of its tasks."""
 
-    Attributes
-    ----------
-    packed : bytes
-        `partitions`, pickled; hosts receive these bytes.
-    columns : tuple of str
-        The real names of the incoming columns.
-    acknowledging : Acknowledging or None
-        None for a batch DataFrame.
-    host_processes : int or None
-        Hosts per executor, 0 for one per processor of its machine; None if epochs run in the tasks.
-    variables : tuple of pyspark.Broadcast
-        The broadcast variables of the function.  Spark sends those that it finds while it pickles a task, and
-        the function is pickled before.
-    access : RemoteAccess or None
-        For the hosts of other executors; None if tasks do not use them.
-    """
-
+    #: `partitions`, pickled; hosts receive these bytes.
     packed: bytes
+    #: The real names of the incoming columns.
     columns: tuple[str, ...]
+    #: None for a batch DataFrame.
     acknowledging: Acknowledging | None
     broadcast: BroadcastSide | None
+    #: Hosts per executor, 0 for one per processor of its machine; None if epochs run in the tasks.
     host_processes: int | None
+    #: The broadcast variables of the function.  Spark sends those that it finds while it pickles a task, and
+    #: the function is pickled before.
     variables: tuple[Any, ...]
+    #: For the hosts of other executors; None if tasks do not use them.
     access: RemoteAccess | None
 
     @property

@@ -38,20 +38,13 @@ _ADDRESSES = ("SPARK_LOCAL_IP", "SPARK_EXECUTOR_POD_IP")
 
 @dataclass(frozen=True)
 class Introduction:
-    """What a task sends to the hosts of its own executor, so that other executors can reach them.
+    """What a task sends to the hosts of its own executor, so that other executors can reach them."""
 
-    Attributes
-    ----------
-    secret : bytes
-        The query's; a process that knows it may use the query's partitions.
-    driver : str
-        The driver's address; an executor with several addresses advertises the one towards it.
-    executor : str
-        As `executor_id` returns it.
-    """
-
+    #: The query's; a process that knows it may use the query's partitions.
     secret: bytes = field(repr=False)
+    #: The driver's address; an executor with several addresses advertises the one towards it.
     driver: str
+    #: As `executor_id` returns it.
     executor: str
 
     def to_json(self) -> dict[str, Any]:
