@@ -37,19 +37,10 @@ _CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
 
 class OutputSchema:
-    """The declared columns of an operator's output.
+    """The declared columns of an operator's output, or of the side output `side`.
 
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        The schema of the batches. A field that is not nullable refuses None.
-    side : str, optional
-        The name of the side output whose columns these are, for errors.
-
-    Raises
-    ------
-    OutputSchemaError
-        For no column, a repeated name, or a type that Python values cannot be checked against.
+    A field of the schema that is not nullable refuses None. Raises `OutputSchemaError` for no column, a
+    repeated name, or a type that Python values cannot be checked against.
     """
 
     def __init__(self, schema: pa.Schema, side: str | None = None) -> None:
@@ -74,14 +65,9 @@ class OutputSchema:
     ) -> pa.RecordBatch:
         """Return rows, each a tuple, list or dict, as one record batch.
 
-        `key_of` returns the key of a row by its index, for an error message.
-
-        Raises
-        ------
-        OutputRowError
-            Where a row does not have exactly the declared columns.
-        OutputTypeError
-            Where a value does not fit its column.
+        `key_of` returns the key of a row by its index, for an error message. Raises `OutputRowError` where a
+        row does not have exactly the declared columns, and `OutputTypeError` where a value does not fit its
+        column.
         """
         arrays = []
         for column, values in zip(self._columns, self._transposed(rows, key_of), strict=True):
@@ -97,10 +83,8 @@ class OutputSchema:
     def conform(self, given: Any) -> list[pa.RecordBatch]:
         """Return a batch or table of a function as batches of the declared schema.
 
-        Raises
-        ------
-        OutputBatchError
-            For another object, other columns than declared, or values that a cast would change.
+        Raises `OutputBatchError` for another object, other columns than declared, or values that a cast would
+        change.
         """
         if not isinstance(given, (pa.RecordBatch, pa.Table)):
             raise self._batch_error(f"it is a {type(given).__name__}")

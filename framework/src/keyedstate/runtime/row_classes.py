@@ -46,10 +46,8 @@ _VALUES: tuple[tuple[Callable[[pa.DataType], bool], type], ...] = (
 class RowClass:
     """A dataclass or NamedTuple whose instances are rows.
 
-    Raises
-    ------
-    RowClassError
-        For a class that is neither, has no field, or has annotations that cannot be resolved.
+    Raises `RowClassError` for a class that is neither, has no field, or has annotations that cannot be
+    resolved.
     """
 
     def __init__(self, given: Any) -> None:
@@ -89,10 +87,8 @@ class RowClass:
     def check(self, schema: pa.Schema) -> None:
         """Refuse columns that the class does not fit.
 
-        Raises
-        ------
-        RowClassError
-            For a field without a column, and an annotation that does not fit the column's values.
+        Raises `RowClassError` for a field without a column, and an annotation that does not fit the column's
+        values.
         """
         for name, annotation in self.fields.items():
             indices = schema.get_all_field_indices(name)
@@ -115,10 +111,7 @@ class RowClass:
     def rows(self, columns: Mapping[str, pa.Array | list[Any]]) -> Iterator[Any]:
         """Iterate over instances, from columns by name that are arrays or lists of values.
 
-        Raises
-        ------
-        RowClassError
-            For a null in a field that does not take None.
+        Raises `RowClassError` for a null in a field that does not take None.
         """
         return self._make([self._values(name, columns[name]) for name in self.fields])
 

@@ -17,24 +17,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Separates the rows of a checkpoint from those of the next one (Flink's ``CheckpointBarrier``).
+    """Separates the rows of a checkpoint from those of the next one (Flink's ``CheckpointBarrier``)."""
 
-    Parameters
-    ----------
-    checkpoint_id : int
-        Ids ascend; 0 or more.
-    triggered_ms : int
-        When the coordinator triggered the checkpoint, in milliseconds since 1970 UTC.
-    savepoint : bool
-        Whether the checkpoint is a savepoint, which is always aligned.
-    alignment_timeout_ms : int or None
-        After how long, from the trigger on, the barrier overtakes rows and the checkpoint becomes unaligned:
-        None never, 0 at once.  A task with at-least-once guarantees ignores it.
-    """
-
+    #: Ids ascend; 0 or more.
     checkpoint_id: int
+    #: When the coordinator triggered the checkpoint, in milliseconds since 1970 UTC.
     triggered_ms: int
+    #: Whether the checkpoint is a savepoint, which is always aligned.
     savepoint: bool = False
+    #: After how long, from the trigger on, the barrier overtakes rows and the checkpoint becomes unaligned:
+    #: None never, 0 at once.  A task with at-least-once guarantees ignores it.
     alignment_timeout_ms: int | None = None
 
     @property

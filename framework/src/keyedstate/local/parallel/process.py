@@ -15,19 +15,13 @@ from typing import Any, TypeVar
 from keyedstate.errors import SubtaskFailedError
 from keyedstate.local.parallel.connection import Connection, wait
 from keyedstate.local.parallel.messages import Failed
+from keyedstate.runtime.functions.failures import RemoteTraceback
 
 _START = "from keyedstate.local.parallel.subtask import main; main()"
 #: Seconds after which processes that should end are killed.
 _PATIENCE = 5.0
 
 _Message = TypeVar("_Message")
-
-
-class SubtaskTraceback(Exception):
-    """The cause of an error that was raised in a subtask: its traceback there."""
-
-    def __str__(self) -> str:
-        return f"\n\n{self.args[0]}"
 
 
 class SubtaskProcess:
@@ -69,7 +63,7 @@ class SubtaskProcess:
             raise self._lost() from None
         if not isinstance(message, Failed):
             return message
-        cause = SubtaskTraceback(message.trace)
+        cause = RemoteTraceback(message.trace)
         if message.pickled is None:
             raise SubtaskFailedError(self._operator, self.number, message.text) from cause
         raise pickle.loads(message.pickled) from cause

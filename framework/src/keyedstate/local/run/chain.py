@@ -24,10 +24,8 @@ class Chain:
     def of(cls, last: OperatorPlan) -> Chain:
         """Return the chain whose last operator is given.
 
-        Raises
-        ------
-        LocalRunError
-            Where two operators read the rows of one, and where only some of them keep state.
+        Raises `LocalRunError` where two operators read the rows of one, and where only some of them keep
+        state.
         """
         receivers: dict[OperatorPlan, tuple[OperatorPlan, int]] = {}
         plans = tuple(_added(last, receivers))

@@ -49,14 +49,9 @@ class Job:
     def elements(self) -> Generator[Element, None, None]:
         """Run, and yield the rows of the last operator and what happens to them.
 
-        Where the state is kept, the first Ctrl-C ends the run at a checkpoint, and the second one at once.
-
-        Raises
-        ------
-        UserFunctionError, OutputTypeError, SourceError
-        CheckpointError, StateError
-        KeyboardInterrupt
-            After the last checkpoint.
+        Where the state is kept, the first Ctrl-C ends the run at a checkpoint, after which KeyboardInterrupt
+        is raised, and the second one at once. Raises `UserFunctionError`, `OutputTypeError`, `SourceError`,
+        `CheckpointError` and `StateError`.
         """
         with contextlib.ExitStack() as stack:
             checkpoints = None

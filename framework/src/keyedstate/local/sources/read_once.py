@@ -14,12 +14,8 @@ _READ: WeakValueDictionary[int, Any] = WeakValueDictionary()
 def note_read(rows: object) -> None:
     """Note that rows which can be read once are read now.
 
-    A few iterators of Python, such as that of a list, have no weak references: these are not noted.
-
-    Raises
-    ------
-    SourceError
-        Where they were read before: a second reader would get what the first one left.
+    A few iterators of Python, such as that of a list, have no weak references: these are not noted. Raises
+    `SourceError` where they were read before: a second reader would get what the first one left.
     """
     if _READ.get(id(rows)) is rows:
         raise SourceError(

@@ -25,14 +25,9 @@ _LARGEST_RUN: Final = 1 << 30
 
 
 class RowOrder(Protocol):
-    """The order of rows; `keyedstate.types.orders.ColumnOrder` implements it.
+    """The order of rows; `keyedstate.types.orders.ColumnOrder` implements it."""
 
-    Attributes
-    ----------
-    key_bytes : int
-        The length of the normalized keys, at least 1.
-    """
-
+    #: The length of the normalized keys, at least 1.
     key_bytes: int
 
     def normalized_keys(self, columns: Sequence[pa.Array]) -> NormalizedKeys:
@@ -45,30 +40,12 @@ class RowOrder(Protocol):
 class BatchSorter(SpillingSorter):
     """A sorter of any number of rows, in a limited memory.
 
-    Rows stay in columns: none becomes a Python object.
+    Rows stay in columns: none becomes a Python object. They are sorted by the columns at some places, in the
+    order that `order` has them. No column may be a dictionary, for which ValueError is raised: batches in a
+    file have none.
 
-    Parameters
-    ----------
-    columns : sequence of int
-        The places of the columns to sort by, in the order that `order` has them.
-    schema : pyarrow.Schema
-        Of the rows, without dictionaries.
-    memory_bytes : int
-        What rows, their keys and a merge may take together; at least `MIN_MEMORY_BYTES`.  The sorter reserves
-        them.
-    folder : Path
-        For the runs: a private folder, such as `keyedstate.working_folder.WorkingFolder`.
-    fan_in : int, optional
-        How many runs are merged at once, at most.
-
-    Raises
-    ------
-    SortMemoryError
-        For less memory.
-    ValueError
-        For a column that is a dictionary: batches in a file have none.
-    MemoryBudgetError
-        Where the manager does not have it.
+    Rows, their keys and a merge take together what the sorter reserves, at least `MIN_MEMORY_BYTES`. Runs and
+    errors are those of `ExternalSorter`.
     """
 
     def __init__(

@@ -21,26 +21,14 @@ T = TypeVar("T")
 
 
 class ExternalSorter(SpillingSorter, Generic[T]):
-    """A sorter of any number of records, in a fixed memory.
+    """A sorter of any number of records, in a fixed memory of at least six pages of the manager.
 
-    Half of the memory are pages of a `NormalizedKeySorter`.  The other half is reserved for the arrays that
-    a sort takes, and later for the merge.  A record that is larger than a page is written to a file at once.
+    Half of the memory are pages of a `NormalizedKeySorter`. The other half is reserved for the arrays that a
+    sort takes, and later for the merge. A record that is larger than a page is written to a file at once.
 
-    Parameters
-    ----------
-    memory_bytes : int
-        At least six pages of the manager.
-    folder : Path
-        For the runs: a private folder, such as `keyedstate.working_folder.WorkingFolder`.
-    fan_in : int, optional
-        How many runs are merged at once, at most.
-
-    Raises
-    ------
-    SortMemoryError
-        For less memory.
-    MemoryBudgetError
-        Where the manager does not have it.
+    The runs are in a private folder, such as `keyedstate.working_folder.WorkingFolder`; at most `fan_in` of
+    them are merged at once. Raises `SortMemoryError` for less memory, and `MemoryBudgetError` where the
+    manager does not have it.
     """
 
     def __init__(

@@ -31,10 +31,7 @@ _WORDS_UP_TO: Final = 64
 def sorted_places(keys: NormalizedKeys, whole_keys: WholeKeys) -> Places:
     """Return the places of rows in the order of their keys; equal rows keep their order.
 
-    Parameters
-    ----------
-    whole_keys : callable
-        It is called once at most, with the places of the rows that their normalized keys do not order.
+    `whole_keys` is called once at most, with the places of the rows that their normalized keys do not order.
     """
     words = keys.words()
     places = _ranks(words[0])
@@ -101,12 +98,7 @@ def _ranks(values: NDArray[np.uint64]) -> Places:
 class _Ties:
     """Where rows are tied so far: indices into the sorted places, and a number for each group of equal rows.
 
-    Both ascend; a group has at least two rows, and its indices are consecutive.
-
-    Parameters
-    ----------
-    ordered : ndarray
-        The numbers of all rows, in their order.
+    Indices and the numbers of groups ascend; a group has at least two rows, and its indices are consecutive.
     """
 
     def __init__(self, ordered: NDArray[Any]) -> None:

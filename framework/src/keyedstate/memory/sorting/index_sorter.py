@@ -25,17 +25,11 @@ _CHUNK: Final = 8192
 
 
 class RecordOrder(Protocol[T]):
-    """What a sorter has to know about its records; `keyedstate.types.orders.RecordOrder` implements it.
+    """What a sorter has to know about its records; `keyedstate.types.orders.RecordOrder` implements it."""
 
-    Attributes
-    ----------
-    key_bytes : int
-        The length of the normalized keys, at least 1.
-    decides : bool
-        Whether records with equal normalized keys are always equal.
-    """
-
+    #: The length of the normalized keys, at least 1.
     key_bytes: int
+    #: Whether records with equal normalized keys are always equal.
     decides: bool
 
     def serialize(self, records: Sequence[T]) -> list[bytes]:

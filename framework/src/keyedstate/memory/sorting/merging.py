@@ -24,12 +24,7 @@ RunWholeKeys: TypeAlias = Callable[[pa.RecordBatch], pa.LargeBinaryArray]
 def merged(runs: Sequence[Iterator[pa.RecordBatch]], whole_keys: RunWholeKeys) -> Iterator[pa.RecordBatch]:
     """Yield the rows of sorted runs in their order; of equal rows those of earlier runs come first.
 
-    Parameters
-    ----------
-    runs : sequence of iterator of RecordBatch
-        With the columns of `keyedstate.memory.sorting.run_files`.
-    whole_keys : callable
-        It is called for rows whose normalized keys are equal, and only prefixes.
+    `whole_keys` is called for rows whose normalized keys are equal, and only prefixes.
     """
     cursors = [cursor for cursor in (_Cursor(run, whole_keys) for run in runs) if cursor.advance()]
     while cursors:

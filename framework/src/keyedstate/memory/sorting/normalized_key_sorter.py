@@ -36,24 +36,12 @@ _MAX_PAGE_BYTES: Final = 1 << 20
 class NormalizedKeySorter(IndexSorter[T]):
     """A sorter in memory; entries of its index are an 8-byte pointer to a record and its normalized key.
 
-    Flink's ``NormalizedKeySorter``.  Records are deserialized where normalized keys are equal and only
-    prefixes, and for the caller.  A record does not span pages.
+    Flink's ``NormalizedKeySorter``. Records are deserialized where normalized keys are equal and only
+    prefixes, and for the caller. A record does not span pages, which have up to 1 MiB.
 
-    Parameters
-    ----------
-    pages : sequence of MemorySegment
-        At least three of one size, up to 1 MiB; they belong to the sorter until the caller releases them.
-    large_records : LargeRecords, optional
-        The file for records that are larger than a page.
-
-    Raises
-    ------
-    SortMemoryError
-        For too few pages.
-    RecordTooLargeError
-        From `write` and `write_many`, for a record larger than a page, without such a file.
-    SpillError
-        From both, where that file cannot be written.
+    Raises `SortMemoryError` as `IndexSorter`. Without a file for large records, `write` and `write_many`
+    raise `RecordTooLargeError` for one that is larger than a page, and with it `SpillError` where it cannot
+    be written.
     """
 
     def __init__(

@@ -55,13 +55,9 @@ _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 def check_function(function: object) -> None:
     """Refuse an object that is no process function, or one that would fail in a task.
 
-    Raises
-    ------
-    InvalidFunctionError
-        For a class in place of an instance, a method that is missing or has other parameters, a declared
-        state that the function cannot have, and one that is used and never bound.
-    InvalidDescriptorError
-        Where two attributes declare states of one name.
+    Raises `InvalidFunctionError` for a class in place of an instance, a method that is missing or has other
+    parameters, a declared state that the function cannot have, and one that is used and never bound; and
+    `InvalidDescriptorError` where two attributes declare states of one name.
     """
     if isinstance(function, type) and issubclass(function, KeyedFunction):
         raise InvalidFunctionError(

@@ -21,6 +21,13 @@ _OF_A_KEY = frozenset(("process", "process1", "process2", "on_timer"))
 _FRAMEWORK = os.path.dirname(version.__file__) + os.sep
 
 
+class RemoteTraceback(Exception):
+    """The cause of an error that was raised in another process: its traceback there."""
+
+    def __str__(self) -> str:
+        return f"\n\n{self.args[0]}"
+
+
 def user_function_error_of(
     function: KeyedFunction, step: str, context: Context, error: BaseException, time: int | None = None
 ) -> UserFunctionError:

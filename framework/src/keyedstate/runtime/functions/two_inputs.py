@@ -123,10 +123,7 @@ class KeyedCoProcessFunction(KeyedFunction, Generic[R1, R2]):
 def input_of_side_output(function: KeyedFunction, name: str) -> int:
     """Return the number of the input whose columns a side output has that declares none.
 
-    Raises
-    ------
-    OutputSchemaError
-        Where a function of two inputs does not say which.
+    Raises `OutputSchemaError` where a function of two inputs does not say which.
     """
     if not isinstance(function, KeyedCoProcessFunction):
         return 0

@@ -166,12 +166,8 @@ class KeyedOperator(ABC):
         The watermark follows from earlier epochs, so timers that are due by it fire before the first row. At
         the end those fire that `at_end` says, for instance timers that rows have registered for the past.
 
-        Raises
-        ------
-        UserFunctionError
-            Where the function raises.
-        OutputTypeError
-            Where it yields a row that is not of the declared schema.
+        Raises `UserFunctionError` where the function raises, and `OutputTypeError` where it yields a row that
+        is not of the declared schema.
         """
         yield from self.process_rows(batches)
         yield from self.end_epoch(at_end)

@@ -22,18 +22,11 @@ KeyColumns: TypeAlias = "str | Column | Sequence[str | Column]"
 def with_key_columns(frame: DataFrame, keys: Sequence[KeyColumns]) -> tuple[DataFrame, list[str]]:
     """Return the rows with a column for each part of the key, and the names of these columns.
 
-    An expression becomes a column under the name that `groupBy` would give it.
+    An expression becomes a column under the name that `groupBy` would give it. A list must be the only
+    element.
 
-    Parameters
-    ----------
-    keys : sequence of str, Column or list
-        A list must be the only element.
-
-    Raises
-    ------
-    KeyColumnError
-        For no key, a duplicate or ambiguous one, a type that cannot be a key, an expression that Spark
-        refuses or that has the name of a column, and rows that are no DataFrame.
+    Raises `KeyColumnError` for no key, a duplicate or ambiguous one, a type that cannot be a key, an
+    expression that Spark refuses or that has the name of a column, and rows that are no DataFrame.
     """
     if not isinstance(frame, DataFrame):
         raise KeyColumnError(

@@ -19,10 +19,8 @@ _DELAY_MS = "spark.watermarkDelayMs"
 def event_time_of(frame: DataFrame, given: EventTime | None) -> EventTime | None:
     """Return the given event time, or that of `DataFrame.withWatermark`, with the DataFrame's column names.
 
-    Raises
-    ------
-    EventTimeError
-        For columns that are missing or have other types, a missing delay, and several watermarks.
+    Raises `EventTimeError` for columns that are missing or have other types, a missing delay, and several
+    watermarks.
     """
     if given is None:
         return _of_watermark(frame)

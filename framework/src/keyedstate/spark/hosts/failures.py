@@ -9,17 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from keyedstate.errors import HostedEpochError, KeyedStateError, UserFunctionError, user_function_error
-from keyedstate.runtime.functions.failures import report_of
+from keyedstate.runtime.functions.failures import RemoteTraceback, report_of
 
 #: Of each text, so that it fits into a frame in any encoding.
 _MAX_CHARACTERS = 30_000
-
-
-class HostTraceback(Exception):
-    """The cause of an error that was raised in a host: its traceback there."""
-
-    def __str__(self) -> str:
-        return f"\n\n{self.args[0]}"
 
 
 @dataclass(frozen=True)
@@ -64,5 +57,5 @@ class Failure:
             vars(error).update(self.facts)
         else:
             error = HostedEpochError(self.kind, self.message)
-        error.__cause__ = HostTraceback(self.trace)
+        error.__cause__ = RemoteTraceback(self.trace)
         return error

@@ -72,13 +72,8 @@ class Hosts:
     def connect(self, number: int) -> socket.socket:
         """Return a connection to a host, which is started if it does not run.
 
-        A new host reads from the connection once it has imported its modules.
-
-        Raises
-        ------
-        HostFolderError
-            If no folder is safe from other users.
-        HostFolderLockedError, HostUnavailableError
+        A new host reads from the connection once it has imported its modules. Raises `HostFolderError` if no
+        folder is safe from other users, `HostFolderLockedError` and `HostUnavailableError`.
         """
         refused: list[str] = []
         for folder in self._folders:

@@ -66,10 +66,8 @@ class BroadcastSide:
 def broadcast_side_of(keyed_frame: DataFrame, rows: DataFrame) -> BroadcastSide:
     """Return the broadcast side of an operator; reads the rows of a batch DataFrame.
 
-    Raises
-    ------
-    BroadcastFrameError
-        For a streaming DataFrame with a keyed batch one, no column, or a type that Arrow lacks.
+    Raises `BroadcastFrameError` for a streaming DataFrame with a keyed batch one, no column, or a type that
+    Arrow lacks.
     """
     if not rows.columns:
         raise BroadcastFrameError("it has no column")

@@ -17,11 +17,8 @@ MEMORY_BYTES = 32 << 20
 class BatchSpool(AbstractContextManager["BatchSpool"]):
     """A queue of record batches of one schema: `add` all, then `drain`.
 
-    Parameters
-    ----------
-    folder : Path or None
-        For a file; by default the system's temporary folder.  The file has no name, so nothing is left of it
-        when the process is killed.
+    A file is in the folder, by default the system's temporary one. It has no name, so nothing is left of it
+    when the process is killed.
     """
 
     def __init__(self, folder: Path | None, memory_bytes: int = MEMORY_BYTES) -> None:

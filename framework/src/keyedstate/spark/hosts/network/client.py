@@ -62,16 +62,9 @@ class HostedEpoch:
     def run(self, connect: Callable[[], socket.socket]) -> Generator[pa.RecordBatch, None, str]:
         """Yield the output of the epoch and return the path of the attempt's manifest.
 
-        Parameters
-        ----------
-        connect : callable
-            Returns a connection to the partition's host; called again if that ends before it answers.
-
-        Raises
-        ------
-        KeyedStateError
-            The error in the host, of its own class.
-        HostUnavailableError, HostLostError, HostProtocolError, EpochTimeoutError
+        `connect` returns a connection to the partition's host, and is called again if that ends before it
+        answers. Raises the error in the host, a `KeyedStateError` of its own class, and
+        `HostUnavailableError`, `HostLostError`, `HostProtocolError` or `EpochTimeoutError`.
         """
         for _ in range(_TRIES):
             with connect() as connection:

@@ -72,23 +72,11 @@ def key_id(secret: bytes) -> bytes:
 
 
 def prove_task(connection: socket.socket, secret: bytes, address: HostAddress, deadline: float) -> Session:
-    """Do the task's side of the challenge.
+    """Do the task's side of the challenge, at a connection to an address of a host.
 
-    Parameters
-    ----------
-    connection : socket.socket
-        With TLS, an `ssl.SSLSocket` after its handshake.
-    address : HostAddress
-        To which the task has connected.
-    deadline : float
-        By `time.monotonic`.
-
-    Raises
-    ------
-    AuthenticationError
-        If the other side does not know the secret, or is not the host of this address.
-    OSError
-        If the connection is lost or the deadline has passed.
+    With TLS, the connection is an `ssl.SSLSocket` after its handshake. The deadline is by `time.monotonic`.
+    Raises `AuthenticationError` if the other side does not know the secret, or is not the host of this
+    address, and OSError if the connection is lost or the deadline has passed.
     """
     name, nonce = key_id(secret), secrets.token_bytes(_NONCE_BYTES)
     _send(connection, MARK + name + nonce, deadline)

@@ -176,11 +176,7 @@ class FrameReader:
     def step(self) -> tuple[Frame | None, bool]:
         """Receive once: return the frame that is complete then, and whether the connection has ended.
 
-        Raises
-        ------
-        HostProtocolError
-        OSError
-            If the connection is lost, also if it ends inside a frame.
+        Raises `HostProtocolError`, and OSError if the connection is lost, also if it ends inside a frame.
         """
         if self._type is None:
             target, end = self._header, _HEADER.size
