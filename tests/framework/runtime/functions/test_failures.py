@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keyedstate import types
-from keyedstate.checkpoint import from_json, to_json
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.errors import UserFunctionError, user_function_error
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.runtime.functions.failures import MAX_ERROR, MAX_TRACE, report_of
