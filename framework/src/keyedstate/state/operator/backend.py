@@ -17,7 +17,6 @@ from keyedstate.backend import EntryBatch, Snapshot, SnapshotSink
 from keyedstate.errors import (
     KeyedStateError,
     StateConversionError,
-    StateKindMismatchError,
     StateMigrationError,
 )
 from keyedstate.operator_state import (
@@ -32,7 +31,7 @@ from keyedstate.state.operator.list_states import (
     OperatorStateDescriptor,
 )
 from keyedstate.state.registry.registered_states import check_same_type
-from keyedstate.state.registry.restored_tables import Conversion
+from keyedstate.state.registry.restored_tables import Conversion, check_same_kind
 from keyedstate.state.registry.running_snapshot import SnapshotTask
 from keyedstate.state.registry.serializer_provider import SerializerProvider
 from keyedstate.tables import converted
@@ -137,7 +136,7 @@ class OperatorStateBackend:
         self._snapshots: list[SnapshotTask] = []
         for meta, batches in restored:
             state = self._states.setdefault(meta.name, _State(meta))
-            _check_kind(state.meta, meta, restored=True)
+            check_same_kind(state.meta, meta, restored=True)
             state.restore(meta, batches)
 
     def get_state(self, descriptor: OperatorStateDescriptor[A]) -> A:
@@ -157,7 +156,7 @@ class OperatorStateBackend:
         if state is None:
             state = _State(meta)
         else:
-            _check_kind(state.meta, meta, restored=True)
+            check_same_kind(state.meta, meta, restored=True)
             state.convert_to(meta)
         # Only now: a refused registration changes nothing.
         accessor = descriptor.create_accessor(state.meta, state.content, self._side)
@@ -241,14 +240,9 @@ def _resolved(
     return serializer, serializer.conversion_from(written)
 
 
-def _check_kind(known: OperatorStateMeta, requested: OperatorStateMeta, *, restored: bool) -> None:
-    if known.kind is not requested.kind:
-        raise StateKindMismatchError(known.name, known.kind.value, requested.kind.value, restored=restored)
-
-
 def _check_same(registered: OperatorStateMeta, requested: OperatorStateMeta) -> None:
     """Refuse a second look-up that asks for something else than the first one registered."""
-    _check_kind(registered, requested, restored=False)
+    check_same_kind(registered, requested, restored=False)
     part = "value" if requested.kind is OperatorStateKind.BROADCAST else "element"
     check_same_type(requested.name, "key", registered.key_serializer, requested.key_serializer)
     check_same_type(requested.name, part, registered.value_serializer, requested.value_serializer)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 from keyedstate.backend import AnyStateTable, BackendContext, Capability, ExpiryCleanup, StateKind, StateMeta
-from keyedstate.errors import NullNamespaceError, StateKindMismatchError, StateMigrationError
+from keyedstate.errors import NullNamespaceError, StateMigrationError
 from keyedstate.state.clock import UNKNOWN_TIME
 from keyedstate.state.context import KeyContext
 from keyedstate.state.kinds.accessor import StateAccessor, StateDescriptor
@@ -14,7 +14,7 @@ from keyedstate.state.kinds.checks import check_value
 from keyedstate.state.registry.change_tracking import ChangeTracker
 from keyedstate.state.registry.chosen_backend import ChosenBackend
 from keyedstate.state.registry.latency import LatencyTracker
-from keyedstate.state.registry.restored_tables import adapted, adopt
+from keyedstate.state.registry.restored_tables import adapted, adopt, check_same_kind
 from keyedstate.state.ttl.expiring_states import ExpiringStates
 from keyedstate.state.ttl_kinds import create_ttl_accessor
 from keyedstate.types import VOID, TypeSerializer, refuse_generic
@@ -140,10 +140,7 @@ class RegisteredStates:
 
 def _check_same_state(registered: StateMeta, requested: StateMeta) -> None:
     """Refuse a second look-up that asks for something else than the first one registered."""
-    if registered.kind is not requested.kind:
-        raise StateKindMismatchError(
-            requested.name, registered.kind.value, requested.kind.value, restored=False
-        )
+    check_same_kind(registered, requested, restored=False)
     name = requested.name
     check_same_type(name, "namespace", registered.namespace_serializer, requested.namespace_serializer)
     check_same_type(name, "value", registered.value_serializer, requested.value_serializer)

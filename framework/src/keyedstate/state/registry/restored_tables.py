@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from keyedstate.backend import AnyStateTable, StateKind, StateMeta
 from keyedstate.errors import KeyedStateError, StateConversionError, StateKindMismatchError
+from keyedstate.operator_state import OperatorStateMeta
 from keyedstate.ordered import RewritingTable
 from keyedstate.state.registry.serializer_provider import SerializerProvider
 from keyedstate.state.ttl.layout import conversion_between, layout_of
@@ -29,8 +30,7 @@ def adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
     live may come, change and go.
     """
     name = requested.name
-    if restored.kind is not requested.kind:
-        raise StateKindMismatchError(name, restored.kind.value, requested.kind.value, restored=True)
+    check_same_kind(restored, requested, restored=True)
 
     def resolved(
         part: str, written: TypeSerializer[Any], declared: TypeSerializer[Any], may_migrate: bool = False
@@ -50,6 +50,14 @@ def adapted(restored: StateMeta, requested: StateMeta) -> StateMeta:
         clock = value.clock if isinstance(value, TimedSerializer) else None
         value = plain if clock is None else layout_of(requested.kind).timed_type(plain, clock)
     return StateMeta(name, requested.kind, key, namespace, value, requested.expiry)
+
+
+def check_same_kind(
+    known: StateMeta | OperatorStateMeta, requested: StateMeta | OperatorStateMeta, *, restored: bool
+) -> None:
+    """Refuse another kind of state under the name of one that was restored or registered."""
+    if known.kind is not requested.kind:
+        raise StateKindMismatchError(known.name, known.kind.value, requested.kind.value, restored=restored)
 
 
 def check_keys(restored: StateMeta, key_serializer: TypeSerializer[Any]) -> TypeSerializer[Any]:

@@ -22,7 +22,7 @@ from keyedstate.types.contract.composite import (
 )
 from keyedstate.types.contract.record_code import all_of, value_checker
 from keyedstate.types.contract.registry import restorable
-from keyedstate.types.contract.serializer import SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.serializer import TypeSerializer
 
 
 @restorable
@@ -40,10 +40,7 @@ class TupleSerializer(FieldsSerializer[tuple[Any, ...]], ContainerSerializer[tup
             raise UnsupportedTypeError(
                 "a tuple without fields", "it has no columns", "Use VOID for no value."
             )
-        self.inners = self.field_serializers = fields
-        self.inner_names = tuple(f"f{index}" for index in range(len(fields)))
-        self.immutable = all(field.immutable for field in fields)
-        self.needs_canonical = any(field.needs_canonical for field in fields)
+        self._set_fields((f"f{index}" for index in range(len(fields))), fields)
         self._is_value = value_checker(self)
         codes = [field.fixed_code for field in fields[:-1]]
         #: All fields but the last one, where their bytes are always as many; for bulk calls.
@@ -55,21 +52,6 @@ class TupleSerializer(FieldsSerializer[tuple[Any, ...]], ContainerSerializer[tup
     @classmethod
     def restore(cls, document: Mapping[str, Any]) -> TupleSerializer:
         return cls(*map(restore_inner, document["fields"]))
-
-    def snapshot_content(self) -> dict[str, Any]:
-        return {"fields": [field.snapshot().to_json() for field in self.field_serializers]}
-
-    def old_inners(self, old: SerializerSnapshot) -> list[SerializerSnapshot]:
-        return [SerializerSnapshot.from_json(field) for field in old.content["fields"]]
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.struct(
-            [
-                (name, field.arrow_type)
-                for name, field in zip(self.inner_names, self.field_serializers, strict=True)
-            ]
-        )
 
     def mismatch(self, value: object) -> ValueTypeError:
         if value.__class__ is tuple:

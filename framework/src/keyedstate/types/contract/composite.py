@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -134,6 +134,25 @@ def converted(conversion: Conversion, value: Any) -> Any:
 
 class FieldsSerializer(CompositeSerializer[T], Generic[T]):
     """A composite whose columns are structs of its parts; the first part that differs decides its order."""
+
+    field_serializers: tuple[TypeSerializer[Any], ...]
+
+    def _set_fields(self, names: Iterable[str], fields: Sequence[TypeSerializer[Any]]) -> None:
+        self.inner_names = tuple(names)
+        self.inners = self.field_serializers = tuple(fields)
+        self.immutable = all(field.immutable for field in fields)
+        self.needs_canonical = any(field.needs_canonical for field in fields)
+
+    def snapshot_content(self) -> dict[str, Any]:
+        return {"fields": [field.snapshot().to_json() for field in self.inners]}
+
+    def old_inners(self, old: SerializerSnapshot) -> list[SerializerSnapshot]:
+        return [SerializerSnapshot.from_json(field) for field in old.content["fields"]]
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        parts = zip(self.inner_names, self.inners, strict=True)
+        return pa.struct([(name, inner.arrow_type) for name, inner in parts])
 
     @abstractmethod
     def field_columns(self, array: pa.Array) -> list[pa.Array]:

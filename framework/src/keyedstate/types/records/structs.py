@@ -41,8 +41,8 @@ class StructSerializer(FieldsSerializer[T], ContainerSerializer[T], Generic[T]):
     make: Callable[[Sequence[Any]], T]
 
     def __init__(self, names: Sequence[str], fields: Sequence[TypeSerializer[Any]]) -> None:
-        self.inner_names = self.names = tuple(names)
-        self.inners = self.field_serializers = tuple(fields)
+        self._set_fields(names, fields)
+        self.names = self.inner_names
         if len(self.names) != len(self.field_serializers) or len(set(self.names)) != len(self.names):
             raise ValueError("every field needs a name of its own")
         self.may_be_null = tuple(isinstance(field, NullableSerializer) for field in fields)
@@ -50,8 +50,6 @@ class StructSerializer(FieldsSerializer[T], ContainerSerializer[T], Generic[T]):
         self.bare_serializers = tuple(
             field.inner_serializer if isinstance(field, NullableSerializer) else field for field in fields
         )
-        self.immutable = all(field.immutable for field in fields)
-        self.needs_canonical = any(field.needs_canonical for field in fields)
 
     @abstractmethod
     def values_of(self, value: T) -> Sequence[Any]:
@@ -69,19 +67,9 @@ class StructSerializer(FieldsSerializer[T], ContainerSerializer[T], Generic[T]):
         return type(self), self.parts()
 
     def snapshot_content(self) -> dict[str, Any]:
-        fields = [field.snapshot().to_json() for field in self.field_serializers]
-        return {"names": list(self.names), "fields": fields}
-
-    def old_inners(self, old: SerializerSnapshot) -> list[SerializerSnapshot]:
-        return [SerializerSnapshot.from_json(field) for field in old.content["fields"]]
+        return {"names": list(self.names), **super().snapshot_content()}
 
     # -- columns ------------------------------------------------------------------------------------
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.struct(
-            [(name, field.arrow_type) for name, field in zip(self.names, self.field_serializers, strict=True)]
-        )
 
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(
