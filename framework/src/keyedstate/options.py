@@ -8,15 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from keyedstate.config import (
-    ConfigOption,
-    Settings,
-    boolean,
-    choice,
-    duration,
-    integer,
-    string,
-)
+from keyedstate.config import ConfigOption, Settings, boolean, choice, duration, integer, string
 from keyedstate.memory import DEFAULT_MANAGED_BYTES, DEFAULT_WEIGHTS, ProcessMemory, process_memory
 
 

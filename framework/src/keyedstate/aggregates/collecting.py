@@ -9,14 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.aggregates.declaration import (
-    Aggregate,
-    Part,
-    SinglePart,
-    of_column,
-    values_type,
-    wrong_type,
-)
+from keyedstate.aggregates.declaration import Aggregate, Part, SinglePart, of_column, values_type, wrong_type
 from keyedstate.runtime.grouping import GroupedRows, canonical_values
 from keyedstate.types import list_of
 

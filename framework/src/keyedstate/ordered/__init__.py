@@ -10,14 +10,7 @@ from keyedstate.ordered.codecs import ValueCodec
 from keyedstate.ordered.list_map_tables import create_ordered_table
 from keyedstate.ordered.rewriting import RewritingTable
 from keyedstate.ordered.row_keys import RowLayout
-from keyedstate.ordered.store import (
-    OrderedStore,
-    RowCopy,
-    RowReader,
-    RowSpace,
-    end_of,
-    store_of,
-)
+from keyedstate.ordered.store import OrderedStore, RowCopy, RowReader, RowSpace, end_of, store_of
 from keyedstate.ordered.table import SWEEP_ENTRIES, OrderedTable
 from keyedstate.ordered.write_buffer import BATCH_BYTES, BATCH_ROWS, WriteBuffer
 

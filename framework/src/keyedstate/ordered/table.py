@@ -10,12 +10,7 @@ from typing import Any, Generic, TypeVar
 from keyedstate.backend.changes import ChangeTracking, TableChanges
 from keyedstate.backend.expiry import ExpiryCleanup
 from keyedstate.backend.meta import StateMeta
-from keyedstate.backend.table import (
-    EntryBatch,
-    IncrementalVisitor,
-    StateTable,
-    TableSnapshot,
-)
+from keyedstate.backend.table import EntryBatch, IncrementalVisitor, StateTable, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered.codecs import Entry, EntryCodec, Rows, ValueCodec, codec_of
 from keyedstate.ordered.rewriting import RewritingTable

@@ -2,13 +2,7 @@
 
 from keyedstate.tables.address_visitor import AddressVisitor
 from keyedstate.tables.base_choice import OVERLAP_THRESHOLD, choose_base
-from keyedstate.tables.columns import (
-    ArrowEntryBatch,
-    array_of,
-    column_dtype,
-    column_of,
-    is_numeric,
-)
+from keyedstate.tables.columns import ArrowEntryBatch, array_of, column_dtype, column_of, is_numeric
 from keyedstate.tables.conversion import converted, converted_entries
 from keyedstate.tables.epoch_notes import EpochNotes, check_ascending
 from keyedstate.tables.full import SNAPSHOT_BATCH_ENTRIES, FullRestoreOperation, FullSnapshotStrategy

@@ -14,11 +14,7 @@ from itertools import islice
 from typing import Any, TypeVar, cast
 
 from keyedstate.backend import EntryBatch, Snapshot, SnapshotSink
-from keyedstate.errors import (
-    KeyedStateError,
-    StateConversionError,
-    StateMigrationError,
-)
+from keyedstate.errors import KeyedStateError, StateConversionError, StateMigrationError
 from keyedstate.operator_state import (
     OPERATOR_KEY_GROUP,
     OperatorStateKind,

@@ -24,10 +24,7 @@ from keyedstate.backend import (
     StateMeta,
     TableChanges,
 )
-from keyedstate.errors import (
-    NullNamespaceError,
-    WorkingFolderError,
-)
+from keyedstate.errors import NullNamespaceError, WorkingFolderError
 from keyedstate.state.clock import Clock, system_clock
 from keyedstate.state.context import KeyContext, KeySequence
 from keyedstate.state.kinds.accessor import StateAccessor, StateDescriptor

@@ -13,12 +13,7 @@ from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import plain_numbers
 from keyedstate.types.contract.composite import CompositeSerializer, compose
-from keyedstate.types.contract.normalized_keys import (
-    added_length,
-    joined,
-    number_keys,
-    whole_number_keys,
-)
+from keyedstate.types.contract.normalized_keys import added_length, joined, number_keys, whole_number_keys
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 
