@@ -66,7 +66,6 @@ class CopiedChanges(TableChanges[Any, Any, Any]):
         return groups
 
     def __len__(self) -> int:
-        """Return how many addresses were written or removed."""
         return self._count
 
     def written(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:

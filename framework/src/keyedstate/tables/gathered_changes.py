@@ -38,7 +38,6 @@ class GatheredChanges(TableChanges[K, N, V]):
         return [key_group for key_group in sorted(self._groups) if key_group in key_groups]
 
     def __len__(self) -> int:
-        """Return how many entries and addresses were gathered."""
         return sum(len(group.written) + len(group.removed) for group in self._groups.values())
 
     def written(self, key_group: int, size: int) -> Iterator[EntryBatch[K, N, V]]:

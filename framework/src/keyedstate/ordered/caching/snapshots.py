@@ -119,7 +119,6 @@ class CachedChanges(TableChanges[Any, Any, Any]):
         )
 
     def __len__(self) -> int:
-        """Return how many keys were written or removed."""
         return len(self._written) + len(self._removed)
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from keyedstate.durations import Duration
 from keyedstate.errors import InvalidWindowError
@@ -13,6 +13,8 @@ from keyedstate.types import INT64, TypeSerializer
 from keyedstate.windows.declaration.checks import check_delta, check_instance, positive
 from keyedstate.windows.declaration.contexts import H, OnMergeContext, TriggerContext
 from keyedstate.windows.declaration.triggers import Trigger, TriggerResult, named_within
+
+C = TypeVar("C", bound="_Combined")
 
 
 class PurgingTrigger(Trigger[Any]):
@@ -195,16 +197,14 @@ class _Combined(Trigger[Any]):
         self.can_merge = all(trigger.can_merge for trigger in triggers)
 
     @classmethod
-    def _checked(cls, triggers: tuple[Trigger[Any], ...]) -> tuple[Trigger[Any], ...]:
+    def of(cls: type[C], *triggers: Trigger[Any]) -> C:
+        """Return the trigger of several."""
         if len(triggers) < 2:
-            raise InvalidWindowError(
-                cls.__name__,
-                f"it has {len(triggers)} trigger(s)",
-                "Give two at least, or use the one itself.",
-            )
+            way_out = "Give two at least, or use the one itself."
+            raise InvalidWindowError(cls.__name__, f"it has {len(triggers)} trigger(s)", way_out)
         for trigger in triggers:
             _check_trigger(cls.__name__, trigger)
-        return triggers
+        return cls(triggers)
 
     def _combine(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
         raise NotImplementedError
@@ -244,11 +244,6 @@ class _Combined(Trigger[Any]):
 class AnyTrigger(_Combined):
     """Fires when one of several triggers does; the others keep their state.  Use `of`."""
 
-    @classmethod
-    def of(cls, *triggers: Trigger[Any]) -> AnyTrigger:
-        """Return the trigger of several."""
-        return cls(cls._checked(triggers))
-
     def _combine(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
         fires = any(result.fires for result in results)
         return TriggerResult.of(fires, any(result.purges for result in results))
@@ -267,12 +262,11 @@ class AllTrigger(_Combined):
 
     @classmethod
     def of(cls, *triggers: Trigger[Any]) -> AllTrigger:
-        """Return the trigger of several."""
         if len(triggers) > _MOST:
             raise InvalidWindowError(
                 cls.__name__, f"it has {len(triggers)} triggers", f"Give {_MOST} at most."
             )
-        return cls(cls._checked(triggers))
+        return super().of(*triggers)
 
     def _combine(self, results: list[TriggerResult], ctx: TriggerContext) -> TriggerResult:
         fired = purging = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from typing import Any, TypeVar
 
 from keyedstate.durations import Duration
@@ -19,6 +18,7 @@ class _ContinuousTrigger(Trigger[Any]):
     """Keeps the next time at which a window fires in state; for merged windows the earliest one."""
 
     can_merge = True
+    _in_event_time: bool
 
     def __init__(self, interval: int) -> None:
         self.interval = interval
@@ -29,11 +29,17 @@ class _ContinuousTrigger(Trigger[Any]):
         """Return the trigger of an interval: ``"10 min"``, a timedelta or milliseconds."""
         return cls(positive(cls.__name__, "the interval", interval))
 
-    @abstractmethod
-    def _register(self, time: int, ctx: TriggerContext) -> None: ...
+    def _register(self, time: int, ctx: TriggerContext) -> None:
+        if self._in_event_time:
+            ctx.register_event_time_timer(time)
+        else:
+            ctx.register_processing_time_timer(time)
 
-    @abstractmethod
-    def _delete(self, time: int, ctx: TriggerContext) -> None: ...
+    def _delete(self, time: int, ctx: TriggerContext) -> None:
+        if self._in_event_time:
+            ctx.delete_event_time_timer(time)
+        else:
+            ctx.delete_processing_time_timer(time)
 
     def _begin(self, now: int, window: Any, ctx: TriggerContext) -> None:
         """Wait for the first multiple of the interval after a time, unless the window waits already."""
@@ -80,6 +86,8 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
     are registered then, and no rows come in between.
     """
 
+    _in_event_time = True
+
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
     ) -> TriggerResult:
@@ -99,15 +107,11 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         ctx.delete_event_time_timer(window.max_timestamp)
         super().clear(window, ctx)
 
-    def _register(self, time: int, ctx: TriggerContext) -> None:
-        ctx.register_event_time_timer(time)
-
-    def _delete(self, time: int, ctx: TriggerContext) -> None:
-        ctx.delete_event_time_timer(time)
-
 
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """Fires when the clock passes a multiple of an interval, and at the end of the window; use `of`."""
+
+    _in_event_time = False
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext
@@ -117,9 +121,3 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
 
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext) -> TriggerResult:
         return self._fire_if_due(time, window, ctx)
-
-    def _register(self, time: int, ctx: TriggerContext) -> None:
-        ctx.register_processing_time_timer(time)
-
-    def _delete(self, time: int, ctx: TriggerContext) -> None:
-        ctx.delete_processing_time_timer(time)
