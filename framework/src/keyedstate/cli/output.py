@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -92,27 +92,19 @@ def counted(count: int, noun: str) -> str:
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def progress(what: str, total: int | None = None) -> Iterator[Callable[..., None]]:
     """Show a progress bar on standard error, where that is a terminal.
 
-    Yields a function that takes the bytes done since its last call; `total` is all of them.
+    Yields a function that takes the bytes done since its last call, of `total`; without a total, one that
+    takes the bytes done so far, and all of them.
     """
-    with _bar(what, total) as (bar, task):
-        yield lambda done: bar.advance(task, done)
-
-
-@contextlib.contextmanager
-def progress_of(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show the same bar; the function takes the bytes done so far, and all of them."""
-    with _bar(what, None) as (bar, task):
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-@contextlib.contextmanager
-def _bar(what: str, total: int | None) -> Iterator[tuple[Progress, TaskID]]:
     err = Console(stderr=True)
     # A disabled bar of an older rich still ends with a newline.
     err.quiet = not err.is_terminal
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(True), TimeRemainingColumn()
     with Progress(*columns, console=err, transient=True, disable=err.quiet) as bar:
-        yield bar, bar.add_task(what, total=total)
+        task = bar.add_task(what, total=total)
+        if total is None:
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        else:
+            yield lambda done: bar.advance(task, done)

@@ -40,14 +40,14 @@ app = typer.Typer(
 def list_plugins(config: ConfigFile = None, format: OutputFormat = Format.table) -> None:
     """List every installed plugin, usable or not, and every module of `plugins.modules`."""
     settings = read_settings(config)
-    registry = PluginRegistry(settings)
+    registry, chosen = PluginRegistry(settings), settings[BACKEND]
     plugins = [describe(registry, provider) for provider in registry.plugins()]
     if format is Format.json:
         print_json(plugins)
         return
     rows = [
         [
-            f"{plugin['name']} (chosen)" if _is_chosen(plugin, settings) else plugin["name"],
+            plugin["name"] + " (chosen)" * ("backend" in plugin["provides"] and plugin["name"] == chosen),
             ", ".join(plugin["provides"]),
             f"{plugin['distribution']} {plugin['version']}",
             plugin["build"],
@@ -131,10 +131,6 @@ def describe(registry: PluginRegistry, provider: Provider) -> dict[str, Any]:
             attributes(option, "name", "default", "expected", "text") for option in description.options
         ]
     return plugin
-
-
-def _is_chosen(plugin: dict[str, Any], settings: Configuration) -> bool:
-    return "backend" in plugin["provides"] and plugin["name"] == settings[BACKEND]
 
 
 def refusal_of(registry: PluginRegistry, provider: Provider) -> PluginError | None:

@@ -18,7 +18,7 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.cli.checkpoint.leases import SnapshotLeases
 from keyedstate.cli.checkpoint.options import Epoch, StatePath, Uid
 from keyedstate.cli.checkpoint.savepoint_facts import savepoint_document, savepoint_table
-from keyedstate.cli.output import Format, console, facts, print_json, progress_of
+from keyedstate.cli.output import Format, console, facts, print_json, progress
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.errors import QueryNotStoppedError
 from keyedstate.options import CHECKPOINT_COMPRESSION
@@ -100,7 +100,7 @@ def create(
     format: OutputFormat = Format.table,
 ) -> None:
     """Make a savepoint of a query's checkpoints; a running query is not disturbed."""
-    with progress_of("writing the savepoint") as report:
+    with progress("writing the savepoint") as report:
         made = Savepoint.create(
             open_storage(savepoint, config),
             open_storage(checkpoint_dir, config),
@@ -155,7 +155,7 @@ def fork(
 ) -> None:
     """Prepare a new query that continues from a savepoint, at its offsets; the old query is not affected."""
     targets = _spark_storage(spark_checkpoint, config), open_storage(checkpoint_dir, config)
-    with progress_of("forking") as report:
+    with progress("forking") as report:
         made = Savepoint.open(open_storage(savepoint, config)).fork(*targets, progress=report)
     locations = [target.location() for target in targets]
     if format is Format.json:
@@ -200,13 +200,13 @@ def convert(
             message = f"{compression!r} is not {CHECKPOINT_COMPRESSION.expected}"
             raise typer.BadParameter(message, param_hint="--compression") from None
     source, target = open_storage(path, config), open_storage(savepoint, config)
-    with SnapshotLeases() as leases, progress_of("writing the savepoint") as report:
-        progress = leases.renewing(report)
+    with SnapshotLeases() as leases, progress("writing the savepoint") as report:
+        advance = leases.renewing(report)
         if uid is None and epoch is None and SnapshotLocation.open(source).savepoint is not None:
-            made = convert_savepoint(source, target, compression=compression, progress=progress)
+            made = convert_savepoint(source, target, compression=compression, progress=advance)
         else:
             stored = leases.open(source, uid, epoch)
-            made = savepoint_of_checkpoint(stored, target, compression=compression, progress=progress)
+            made = savepoint_of_checkpoint(stored, target, compression=compression, progress=advance)
     _print_savepoint(made, format)
 
 

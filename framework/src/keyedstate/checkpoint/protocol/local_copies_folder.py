@@ -68,13 +68,9 @@ class CopiesFolder:
                 if found is not None and int(found[1]) == os.getuid():
                     _delete_abandoned(base / name)
 
-    def files(self) -> list[CopyFile]:
-        """Return the files with our names; none where the folder is not ours."""
-        return list(_files(self.path)) if _is_ours(self.path) else []
-
     def find(self, path: str) -> Path | None:
         """Return the copy of a data file, if it has one."""
-        return next((copy.file for copy in self.files() if copy.path == path), None)
+        return next((copy.file for copy in _files(self.path) if copy.path == path), None)
 
     def create(self, epoch: int, path: str) -> tuple[Path, Path, int]:
         """Create a file, and the folder where it does not exist; raises `OSError`.
@@ -103,7 +99,7 @@ class CopiesFolder:
         zombie.
         """
         now = time.time()
-        files = self.files()
+        files = list(_files(self.path))
         for file in files:
             if file.unfinished:
                 _delete_unlocked(file.file)
@@ -120,7 +116,8 @@ def delete(file: Path) -> None:
 
 
 def _files(folder: Path) -> Iterator[CopyFile]:
-    for epoch in os.listdir(folder):
+    """Yield the files with our names; none where the folder is not ours."""
+    for epoch in os.listdir(folder) if _is_ours(folder) else ():
         number = _EPOCH.fullmatch(epoch)
         top = folder / epoch
         if number is None or top.is_symlink():

@@ -15,6 +15,14 @@ from keyedstate.checkpoint.reading.state_reader import SLICE_BYTES, KeyedStateRe
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.keygroups import KeyGroupRange
 
+_TYPES = {
+    "namespace": pa.string(),
+    "value": pa.string(),
+    "expires_at": pa.timestamp("ms", "UTC"),
+    "key_group": pa.int32(),
+    "state": pa.string(),
+}
+
 
 class AllStatesReader(StateReader):
     """Reads all keyed states of an operator, which share the types of their keys and nothing else.
@@ -33,17 +41,15 @@ class AllStatesReader(StateReader):
         self._readers = {
             name: KeyedStateReader(snapshot, meta, allow_generic) for name, meta in metas.items()
         }
-        key_names, own_names, key_types = _shared(snapshot, self._readers)
-        self.key_names, self.own_names = key_names, own_names
-        fields = [
-            *zip(key_names, key_types, strict=True),
-            (own_names["namespace"], pa.string()),
-            (own_names["value"], pa.string()),
-            (own_names["expires_at"], pa.timestamp("ms", "UTC")),
-            (own_names["key_group"], pa.int32()),
-            (own_names["state"], pa.string()),
-        ]
-        self.schema = pa.schema(fields)
+        self.key_names: list[str] = []
+        self.own_names = dict(zip(_TYPES, _TYPES, strict=True))
+        key: list[pa.Field] = []
+        for reader in self._readers.values():
+            # The same in all of them.
+            self.key_names, self.own_names = reader.key_names, reader.own_names
+            key = list(reader.schema)[: len(reader.key_names)]
+        own = [pa.field(self.own_names[name], type_) for name, type_ in _TYPES.items()]
+        self.schema = pa.schema([*key, *own])
 
     def slices(
         self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
@@ -61,16 +67,6 @@ class AllStatesReader(StateReader):
                     if name != self.own_names["written_at"]
                 ]
                 yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-
-def _shared(
-    snapshot: OperatorSnapshot, readers: dict[str, KeyedStateReader]
-) -> tuple[list[str], dict[str, str], list[pa.DataType]]:
-    """Return the names of the key's columns and of ours, and the types of the key's."""
-    for reader in readers.values():
-        return reader.key_names, reader.own_names, list(reader.schema.types[: len(reader.key_names)])
-    names = ("namespace", "value", "written_at", "expires_at", "key_group", "state")
-    return [], {name: name for name in names}, []
 
 
 def _as_json(column: pa.Array) -> pa.Array:

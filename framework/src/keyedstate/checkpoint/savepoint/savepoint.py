@@ -119,11 +119,8 @@ class SavepointFolder(_Description):
         ------
         NotASavepointError
             Where there is none, or an unfinished one.
-        CorruptFileError
-            Where its file is not the one that was written.
-        FormatVersionError
-            Where a newer keyedstate wrote it.
-        StorageError
+        CorruptFileError, FormatVersionError, StorageError
+            Where its file is damaged, a newer keyedstate wrote it, or it cannot be read.
         """
         root = CheckpointStorage.at(location)
         try:

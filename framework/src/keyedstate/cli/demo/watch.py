@@ -76,20 +76,19 @@ class Watch:
             job = subprocess.Popen(
                 command, stdout=output, stderr=output, env=_environment(), start_new_session=True
             )
+            killed = False
             try:
-                while job.poll() is None:
+                while job.poll() is None and not killed:
                     self._show(progress, bar)
-                    if kill_in_epoch is not None and self._is_inside(kill_in_epoch):
-                        os.killpg(job.pid, signal.SIGKILL)
-                        job.wait()
-                        self._show(progress, bar)
-                        return self.done <= kill_in_epoch
-                    time.sleep(POLL_SECONDS)
+                    killed = kill_in_epoch is not None and self._is_inside(kill_in_epoch)
+                    time.sleep(0 if killed else POLL_SECONDS)
             finally:
                 if job.poll() is None:
                     os.killpg(job.pid, signal.SIGKILL)
                     job.wait()
             self._show(progress, bar)
+        if killed:
+            return self.done <= (kill_in_epoch or 0)
         if job.returncode != 0:
             raise DemoJobError(command, job.returncode, log)
         return False
