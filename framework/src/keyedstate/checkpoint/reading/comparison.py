@@ -17,7 +17,6 @@ from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.recovery import opened_handles
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.errors import IncomparableStateError
-from keyedstate.keygroups import KeyGroupRange
 from keyedstate.operator_state import OPERATOR_KEY_GROUP, OperatorStateKind, OperatorStateMeta
 from keyedstate.types import TimedDict, TimedList, TypeSerializer
 
@@ -120,13 +119,22 @@ def compare(
         name: StateDifference(name, _kind(before, after), _types(before), _types(after))
         for name, before, after in _matched(first.states(), second.states(), names)
     }
-    of_operator = [
-        _compare_operator_state(first, second, before, after, limit)
-        for _, before, after in _matched(first.operator_states(), second.operator_states(), names)
-    ]
-    for part in first.metadata.parts:
-        if part.key_groups and keyed:
-            _compare_part(first, second, part.key_groups, keyed, limit, advance)
+    of_operator = []
+    for name, before, after in _matched(first.operator_states(), second.operator_states(), names):
+        difference = StateDifference(name, _kind(before, after), _types(before), _types(after))
+        old = {} if before is None else dict(_elements(first, before))
+        _compare_entries(difference, None, old, () if after is None else _elements(second, after), limit)
+        of_operator.append(difference)
+    for part in first.metadata.parts if keyed else ():
+        with (
+            opened_handles(first.metadata, first.storage, part.key_groups) as handles,
+            opened_handles(second.metadata, second.storage, part.key_groups) as others,
+        ):
+            for difference, group in itertools.product(keyed.values(), part.key_groups):
+                old = dict(_entries(handles, difference.name, group, advance))
+                _compare_entries(
+                    difference, group, old, _entries(others, difference.name, group, advance), limit
+                )
     return Comparison(first, second, tuple(keyed.values()), tuple(of_operator))
 
 
@@ -135,7 +143,9 @@ def is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return _are_same_arrays(one, other)
+        if type(one) is not type(other) or one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
     if isinstance(one, float) and isinstance(other, float):
         return one == other or (math.isnan(one) and math.isnan(other))
     if isinstance(one, (TimedList, TimedDict)) and type(one) is type(other) and one.stamps != other.stamps:
@@ -145,14 +155,6 @@ def is_same(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(is_same, one, other))
     return bool(one == other)
-
-
-def _are_same_arrays(one: Any, other: Any) -> bool:
-    if not (isinstance(one, np.ndarray) and isinstance(other, np.ndarray)):
-        return False
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    return np.array_equal(one, other, equal_nan=one.dtype.kind in "fc")
 
 
 def _matched(
@@ -175,25 +177,6 @@ def _types(meta: StateMeta | OperatorStateMeta | None) -> dict[str, TypeSerializ
     if isinstance(meta, StateMeta):
         types["namespace"] = meta.namespace_serializer
     return types
-
-
-def _compare_part(
-    first: OperatorSnapshot,
-    second: OperatorSnapshot,
-    key_groups: KeyGroupRange,
-    differences: Mapping[str, StateDifference],
-    limit: int,
-    advance: Advance,
-) -> None:
-    with (
-        opened_handles(first.metadata, first.storage, key_groups) as before,
-        opened_handles(second.metadata, second.storage, key_groups) as after,
-    ):
-        for difference in differences.values():
-            for group in key_groups:
-                old = dict(_entries(before, difference.name, group, advance))
-                new = _entries(after, difference.name, group, advance)
-                _compare_entries(difference, group, old, new, limit)
 
 
 def _entries(
@@ -233,21 +216,6 @@ def _compare_entries(
     difference.removed += len(old)
     for address, value in old.items():
         note(Change.REMOVED, address, value, None)
-
-
-def _compare_operator_state(
-    first: OperatorSnapshot,
-    second: OperatorSnapshot,
-    before: OperatorStateMeta | None,
-    after: OperatorStateMeta | None,
-    limit: int,
-) -> StateDifference:
-    meta = before or after
-    assert meta is not None, "a state of either"
-    difference = StateDifference(meta.name, _kind(before, after), _types(before), _types(after))
-    old = {} if before is None else dict(_elements(first, before))
-    _compare_entries(difference, None, old, () if after is None else _elements(second, after), limit)
-    return difference
 
 
 def _elements(snapshot: OperatorSnapshot, meta: OperatorStateMeta) -> Iterator[tuple[tuple[Any, Any], Any]]:

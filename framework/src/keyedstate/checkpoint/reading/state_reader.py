@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from keyedstate.backend import StateMeta
-from keyedstate.checkpoint.format.operator_state import OperatorStateFile
 from keyedstate.checkpoint.format.segment import SegmentHandle
 from keyedstate.checkpoint.protocol.recovery import opened_handles
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
@@ -101,9 +100,9 @@ class KeyedStateReader(StateReader):
         known = [part.ttl_ms[meta.name] for part in snapshot.metadata.parts if meta.name in part.ttl_ms]
         self._ttl_ms = max(known, default=None)
         key_names = [name for name, _ in snapshot.metadata.key_columns] or ["key"]
-        key = meta.key_serializer.arrow_type
         self._key_is_struct = len(key_names) > 1
-        key_types = [field.type for field in key] if self._key_is_struct else [key]
+        key_type = meta.key_serializer.arrow_type
+        key_types = [field.type for field in key_type] if self._key_is_struct else [key_type]
         value, written = _plain_types(meta.value_serializer)
         own = [
             ("namespace", meta.namespace_serializer.arrow_type),
@@ -121,13 +120,10 @@ class KeyedStateReader(StateReader):
             *((self.own_names[name], type_) for name, type_ in own),
         ]
         self.schema = pa.schema(fields)
-        self.address = dict(zip(key_names, self._key_parts(), strict=True))
+        key = meta.key_serializer
+        parts = key.inners if self._key_is_struct and isinstance(key, CompositeSerializer) else [key]
+        self.address = dict(zip(key_names, parts, strict=True))
         self.address[self.own_names["namespace"]] = meta.namespace_serializer
-
-    def _key_parts(self) -> Sequence[TypeSerializer[Any]]:
-        """Return the types of the key's columns."""
-        key = self._meta.key_serializer
-        return key.inners if self._key_is_struct and isinstance(key, CompositeSerializer) else [key]
 
     def slices(
         self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
@@ -216,15 +212,13 @@ class OperatorStateReader(StateReader):
     def slices(
         self, key_groups: KeyGroupRange | None = None, bytes_each: int = SLICE_BYTES
     ) -> list[StateSlice]:
+        files = [part.operator_state for part in self._snapshot.metadata.parts]
         slices = [
             StateSlice(KeyGroupRange(OPERATOR_KEY_GROUP, OPERATOR_KEY_GROUP), number)
-            for number, part in enumerate(self._snapshot.metadata.parts)
-            if part.operator_state is not None and self._is_in(part.operator_state)
+            for number, file in enumerate(files)
+            if file is not None and any(state.get("name") == self.name for state in file.states)
         ]
         return slices[:1] if self._is_map else slices
-
-    def _is_in(self, file: OperatorStateFile) -> bool:
-        return any(document.get("name") == self.name for document in file.states)
 
     def read(self, piece: StateSlice) -> Iterator[pa.RecordBatch]:
         file = self._snapshot.metadata.parts[piece.part].operator_state

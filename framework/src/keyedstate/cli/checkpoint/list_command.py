@@ -119,7 +119,9 @@ def _print(out: Console, found: Survey) -> None:
         runs = f"{counted(len(owner.runs), 'run')} since epoch {owner.first_epoch}"
         out.print(f"query {owner.query_id}, max parallelism {owner.max_parallelism}, {runs}")
     rows = [(-1 if one.epoch is None else one.epoch, _row(one)) for one in found.checkpoints]
-    rows += [(epoch.epoch, _unpublished_row(epoch)) for epoch in found.unpublished]
+    for epoch in found.unpublished:
+        status = "left over" if epoch.is_left_over else "unpublished"
+        rows.append((epoch.epoch, [str(epoch.epoch), status, "-", *[""] * 6]))
     # An epoch may have both: a folder that lacks its metadata, and attempts.
     rows.sort(key=lambda row: row[0], reverse=True)
     if rows:
@@ -154,10 +156,6 @@ def _row(checkpoint: Checkpoint) -> list[str]:
         shown_bytes(sum(part.bytes for part in metadata.parts)),
         str(deltas_of(metadata)),
     ]
-
-
-def _unpublished_row(epoch: UnpublishedEpoch) -> list[str]:
-    return [str(epoch.epoch), "left over" if epoch.is_left_over else "unpublished", "-", *[""] * 6]
 
 
 def _words(epoch: UnpublishedEpoch) -> str:
