@@ -75,6 +75,9 @@ from keyedstate.keygroups import KeyGroupRange
 REMEMBERED_RUNS = 100
 _SHOWN_PARTITIONS = 8
 
+#: What reads the files of a part of a checkpoint.
+FilesHandle = SegmentHandle | ChainHandle | StoredNativeHandle
+
 
 def claim(
     folder: OperatorFolder,
@@ -241,13 +244,13 @@ def _no_checkpoint(
 
 def handles_for(
     metadata: CheckpointMetadata, storage: CheckpointStorage, key_groups: KeyGroupRange
-) -> list[SegmentHandle | ChainHandle | StoredNativeHandle]:
+) -> list[FilesHandle]:
     """Open the files of a checkpoint that have entries of some key groups; the handles read only these.
 
     The storage is the operator's own folder.  Raises a `CheckpointError` where a file, which is named, cannot
     be read; no handle stays open.
     """
-    handles: list[SegmentHandle | ChainHandle | StoredNativeHandle] = []
+    handles: list[FilesHandle] = []
     with contextlib.ExitStack() as opened:
 
         def open_segment(file: SegmentFile, wanted: KeyGroupRange | None = None) -> SegmentHandle:
@@ -278,7 +281,7 @@ def handles_for(
 @contextlib.contextmanager
 def opened_handles(
     metadata: CheckpointMetadata, storage: CheckpointStorage, key_groups: KeyGroupRange
-) -> Iterator[list[SegmentHandle | ChainHandle | StoredNativeHandle]]:
+) -> Iterator[list[FilesHandle]]:
     """Give what `handles_for` returns, and close it at the end."""
     handles = handles_for(metadata, storage, key_groups)
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -19,7 +18,7 @@ from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMet
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol.operator_folder import data_paths
-from keyedstate.checkpoint.protocol.recovery import opened_handles
+from keyedstate.checkpoint.protocol.recovery import FilesHandle, opened_handles
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.savepoint import Progress, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location
@@ -172,7 +171,8 @@ def _write_part(
 ) -> AttemptManifest:
     nonce = uuid.uuid4().hex
     if part.deltas or part.native is not None or compression is not None:
-        segments = tuple(_rewritten(metadata, part, source, target, compression or "zstd"))
+        with opened_handles(metadata, source, part.key_groups) as handles:
+            segments = tuple(_rewritten(handle, target, compression or "zstd") for handle in handles)
     else:
         segments = tuple(
             copy_segment(source, segment, target, data_paths(f"{nonce}-{number}" if number else nonce)[0])
@@ -197,19 +197,11 @@ def _write_part(
     return replace(written, bytes=sum(file.bytes for file in written.files))
 
 
-def _rewritten(
-    metadata: CheckpointMetadata,
-    part: AttemptManifest,
-    source: CheckpointStorage,
-    target: CheckpointStorage,
-    compression: str,
-) -> Iterator[SegmentFile]:
-    with opened_handles(metadata, source, part.key_groups) as handles:
-        for handle in handles:
-            path = data_paths(uuid.uuid4().hex)[0]
-            with SegmentWriter(target, path, handle.key_groups, compression) as writer:
-                for meta in handle.states:
-                    writer.begin_state(meta)
-                    for key_group in handle.key_groups:
-                        writer.write_columns(key_group, handle.columns(meta.name, key_group))
-                yield writer.finish()
+def _rewritten(handle: FilesHandle, target: CheckpointStorage, compression: str) -> SegmentFile:
+    path = data_paths(uuid.uuid4().hex)[0]
+    with SegmentWriter(target, path, handle.key_groups, compression) as writer:
+        for meta in handle.states:
+            writer.begin_state(meta)
+            for key_group in handle.key_groups:
+                writer.write_columns(key_group, handle.columns(meta.name, key_group))
+        return writer.finish()
