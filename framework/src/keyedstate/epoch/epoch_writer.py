@@ -110,7 +110,7 @@ class EpochWriter:
             self._keyed.begin_epoch(identity.epoch)
             self._keyed.forget_changes(identity.epoch - 1)
         if kind is SnapshotKind.FULL or restore_point is None:
-            self._cancel_background()
+            self.close()
             self._before, self._parts = None, ()
             return
         self._parts = restore_point.parts
@@ -131,7 +131,7 @@ class EpochWriter:
         if before is not None and not before.has_types_of(meta.to_json() for meta in self._keyed.metas()):
             # All files of a chain are read with one type.
             before = None
-            self._cancel_background()
+            self.close()
         with ExitStack() as unwritten:
             write = self._captured(before, unwritten)
             operator_snapshot = self._operator.snapshot(self._identity.epoch)
@@ -166,7 +166,7 @@ class EpochWriter:
                 if 2 * sum(map(len, changes.values())) <= self._keyed.num_entries():
                     unwritten.push(tracked.pop_all())
                     return partial(self._write_delta, path, before, changes, sync_ms)
-            self._cancel_background()
+            self.close()
         captured = self._capture(path, epoch, native=self._native)
         unwritten.callback(captured.release)
         return partial(_written, captured)
@@ -193,7 +193,9 @@ class EpochWriter:
 
     def close(self) -> None:
         """Cancel a full snapshot in the background; calling it again does nothing."""
-        self._cancel_background()
+        if self._background is not None:
+            self._background.give_up()
+            self._background = None
 
     def _with_background(
         self, background: BackgroundFullSnapshot, files: EpochFiles, *, wait: bool
@@ -223,11 +225,6 @@ class EpochWriter:
         failed = failed_epochs((report, *(full for part in self._parts for full in part.full_snapshots)))
         if report.epoch in failed and len(failed) > tolerable:
             raise TooManyFailedSnapshotsError(self._identity.uid, tolerable + 1, report.error) from error
-
-    def _cancel_background(self) -> None:
-        if self._background is not None:
-            self._background.give_up()
-            self._background = None
 
 
 def state_manifest(

@@ -29,12 +29,8 @@ def prune(folder: OperatorFolder, published: CheckpointMetadata, retained: int) 
     the attempts of this and of later epochs, and the data files that any of these may reference.  Files of
     other names are left alone.  Returns the epochs whose checkpoints were deleted, ascending.
 
-    Raises
-    ------
-    StateFolderOwnedError, SupersededRunError
-        Where another run may write now, possibly at an earlier epoch; nothing was deleted.
-    CheckpointError
-        Where something cannot be read or deleted; everything needed still exists.
+    Raises as `check_writer` where another run may write now, possibly at an earlier epoch; nothing was
+    deleted then.  After another `CheckpointError` everything needed still exists.
     """
     candidates, attempts = folder.data_files(), _attempts(folder)
     # After the attempts were listed: those of a run that begins later are not among them.

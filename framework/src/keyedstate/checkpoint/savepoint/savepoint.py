@@ -201,13 +201,8 @@ class SavepointFolder(_Description):
 
         Returns these; without any the folder is deleted as well.  With `only_id`, a savepoint of another id
         stays.  A killed deletion leaves either the savepoint as it was, or a folder that is none and may be
-        deleted, or written over, later.
-
-        Raises
-        ------
-        NotASavepointError
-            Where there is neither a savepoint nor the rest of one.
-        StorageError
+        deleted, or written over, later.  Raises `NotASavepointError` where there is neither a savepoint nor
+        the rest of one.
         """
         root = CheckpointStorage.at(location)
         names = root.list()

@@ -15,6 +15,7 @@ file too large for memory: how much of it the storage has is unknown, so its wri
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -341,8 +342,7 @@ class OutputFile:
         self._path = path
         self._target = storage._resolve(path)
         self._stream: Any = None
-        self._buffer: list[bytes] = []
-        self._buffered_bytes = 0
+        self._buffer = io.BytesIO()
         self._unsent_bytes = 0
         # Whether there may be something of the file in the storage.
         self._begun = storage.is_local
@@ -358,9 +358,8 @@ class OutputFile:
         if self._storage.is_local:
             self._storage._run("write", self._path, lambda: self._stream.write(data), once=True)
             return
-        self._buffer.append(data)
-        self._buffered_bytes += len(data)
-        if self._buffered_bytes < (_BUFFERED_OUTPUT_BYTES if self._stream is None else _WRITE_BUFFER_BYTES):
+        self._buffer.write(data)
+        if self._buffer.tell() < (_BUFFERED_OUTPUT_BYTES if self._stream is None else _WRITE_BUFFER_BYTES):
             return
         if self._stream is None:
             self._begun = True
@@ -397,12 +396,11 @@ class OutputFile:
             self._unsent_bytes = 0
 
     def _release(self) -> bytes:
-        data = b"".join(self._buffer)
-        self._buffer, self._buffered_bytes = [], 0
+        data, self._buffer = self._buffer.getvalue(), io.BytesIO()
         return data
 
     def _close(self) -> None:
-        if self._buffer:
+        if self._buffer.tell():
             self._send_buffer()
         if self._storage.is_local:
             self._stream.flush()
