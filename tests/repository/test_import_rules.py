@@ -69,7 +69,7 @@ FLOORS = {
     "types": ("contract", "scalars", "collections", "records", "inference"),
     "state": (".", "ttl", "kinds", "ttl_kinds", "registry", "operator"),
     "checkpoint": ("storage", "format", "protocol", "savepoint", "reading"),
-    "spark": (".", "hosts", "task", "query", "plan", "dataframe", "savepoint", "datasource"),
+    "spark": (".", "hosts", "task", "query", "plan", "dataframe", "savepoint", "datasource", "drop_in"),
     "local": ("channels", "sources", "run", "parallel", "sinks", "streams"),
     "runtime": (".", "functions", "runners"),
     "windows": ("declaration", "row", "columnar"),

@@ -127,8 +127,10 @@ class Stream:
         out: DataFrame,
         sink: Callable[[DataFrame, int], object] | None = None,
         checkpoint: Path | None = None,
+        *,
+        once: bool = False,
     ) -> StreamingQuery:
-        """Start a run over the input that there is."""
+        """Start a run over the input that there is; `once` makes all of it one epoch."""
 
         def collect(batch: DataFrame, epoch: int) -> None:
             self.rows[epoch] = [tuple(row) for row in batch.collect()]
@@ -136,7 +138,7 @@ class Stream:
         return (
             out.writeStream.foreachBatch(sink or collect)
             .option("checkpointLocation", str(checkpoint or self.spark_checkpoint))
-            .trigger(availableNow=True)
+            .trigger(**({"once": True} if once else {"availableNow": True}))
             .start()
         )
 
@@ -145,10 +147,12 @@ class Stream:
         out: DataFrame,
         sink: Callable[[DataFrame, int], object] | None = None,
         checkpoint: Path | None = None,
+        *,
+        once: bool = False,
     ) -> None:
         """Run the query until all input is used up."""
         try:
-            self.start(out, sink, checkpoint).awaitTermination()
+            self.start(out, sink, checkpoint, once=once).awaitTermination()
         finally:
             self.settle()
 

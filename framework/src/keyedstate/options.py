@@ -406,6 +406,13 @@ WATERMARK_MAX_DRIFT = duration(
     "channel that is further ahead is not read until the others have caught up. 0 sets no limit.",
 )
 
+DROP_IN = boolean(
+    "drop-in",
+    False,
+    "Whether Spark's `transformWithState` and `transformWithStateInPandas` run on keyedstate, where the "
+    "program imports `keyedstate.spark.drop_in` and neither enables nor disables it.",
+)
+
 #: The options of the framework: all above.
 OPTIONS: tuple[ConfigOption[Any], ...] = tuple(
     option for option in list(globals().values()) if isinstance(option, ConfigOption)

@@ -22,8 +22,8 @@ from keyedstate.cli.output import Format, console, facts, print_json, progress
 from keyedstate.cli.settings import ConfigFile, OutputFormat, open_storage
 from keyedstate.errors import QueryNotStoppedError
 from keyedstate.options import CHECKPOINT_COMPRESSION
+from keyedstate.spark.addresses import without_hadoop_scheme
 from keyedstate.spark.query.creation import query_folders
-from keyedstate.spark.query.location import without_hadoop_scheme
 from keyedstate.spark.savepoint.savepoint import Savepoint
 
 app = typer.Typer(

@@ -160,6 +160,7 @@ class Partition:
         stored = None if start.stored is None else start.stored.metadata.processing_time
         self._processing_time = start.clock.processing_time(stored)
         self._operator.set_processing_time(self._processing_time)
+        self._operator.set_watermark_before(None if start.stored is None else start.stored.metadata.watermark)
 
     def run(
         self,

@@ -68,7 +68,7 @@ class BatchOperator(KeyedOperator):
     def _timer_target(self) -> TimerTarget | None:
         if type(self._function).on_timers is VectorizedProcessFunction.on_timers:
             return None
-        return _InBatches()
+        return NotOneByOne()
 
     def _fire(self, domain: TimeDomain) -> Iterator[pa.RecordBatch]:
         service = self._user_timers
@@ -110,12 +110,14 @@ class BatchOperator(KeyedOperator):
             raise self._failure(step, error) from error
 
 
-class _InBatches:
+class NotOneByOne:
     """The target of timers that are never delivered one by one."""
 
-    def on_event_time(self, timer: Timer) -> Any: ...
+    def on_event_time(self, timer: Timer) -> Any:
+        """Never called."""
 
-    def on_processing_time(self, timer: Timer) -> Any: ...
+    def on_processing_time(self, timer: Timer) -> Any:
+        """Never called."""
 
 
 def joined(batches: Iterator[pa.RecordBatch], rows: int, size: int) -> Iterator[pa.RecordBatch]:

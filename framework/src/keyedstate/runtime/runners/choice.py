@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from keyedstate.runtime.functions.checks import check_function
+from keyedstate.runtime.functions.groups import GroupedFunction
 from keyedstate.runtime.functions.keyed import KeyedBroadcastProcessFunction, KeyedFunction
 from keyedstate.runtime.functions.two_inputs import check_inputs
 from keyedstate.runtime.functions.vectorized import VectorizedProcessFunction
 from keyedstate.runtime.runners.batches import BatchOperator
+from keyedstate.runtime.runners.groups import GroupOperator
 from keyedstate.runtime.runners.keyed_operator import KeyedOperator, OperatorSpec
 from keyedstate.runtime.runners.rows import BroadcastOperator, RowOperator, TwoInputOperator
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
@@ -22,6 +24,8 @@ def keyed_operator(function: KeyedFunction, backend: KeyedStateBackend, spec: Op
     check_inputs(function, connected=spec.connected is not None)
     if isinstance(function, VectorizedProcessFunction):
         return BatchOperator(function, backend, spec)
+    if isinstance(function, GroupedFunction):
+        return GroupOperator(function, backend, spec)
     if spec.connected is not None:
         return TwoInputOperator(function, backend, spec)
     if isinstance(function, KeyedBroadcastProcessFunction):

@@ -19,7 +19,7 @@ from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.row_classes import RowClass
 from keyedstate.runtime.side_outputs import MAIN, Outputs, SideRows
 from keyedstate.runtime.timers import USER_TIMERS, AtEnd, KeyTimers, TimeDomain
-from keyedstate.state.clock import END_OF_TIME
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.state.operator.list_states import declared_operator_states
@@ -88,6 +88,8 @@ class KeyedOperator(ABC):
         self.largest_event_times: dict[str, int] = {}
         #: Of all rows of the epoch so far, in milliseconds; None where no row had any.
         self.largest_event_time: int | None = None
+        #: In milliseconds; `BEFORE_TIME` where none was known.
+        self.watermark_before = BEFORE_TIME
         #: Without rows of the broadcast side.
         self.rows_in = 0
         self.rows_out = 0
@@ -153,6 +155,10 @@ class KeyedOperator(ABC):
         self.rows_by_input = {}
         self.rows_in = self.rows_out = 0
         self.rows_dropped.clear()
+
+    def set_watermark_before(self, watermark: int | None) -> None:
+        """Set the watermark of the epoch before, None where none was known."""
+        self.watermark_before = BEFORE_TIME if watermark is None else watermark
 
     def set_processing_time(self, time: int) -> None:
         """Set the processing time of the epoch's timers, in milliseconds since 1970 UTC."""

@@ -13,7 +13,7 @@ from keyedstate.time import EventTime
 
 _TIMES = (DateType, TimestampType, TimestampNTZType)
 #: The delay of `DataFrame.withWatermark` in the metadata of its column.
-_DELAY_MS = "spark.watermarkDelayMs"
+DELAY_MS = "spark.watermarkDelayMs"
 
 
 def event_time_of(frame: DataFrame, given: EventTime | None) -> EventTime | None:
@@ -52,7 +52,7 @@ def _of_watermark(frame: DataFrame) -> EventTime | None:
     fields = [
         field
         for field in frame.schema.fields
-        if _DELAY_MS in field.metadata and isinstance(field.dataType, _TIMES)
+        if DELAY_MS in field.metadata and isinstance(field.dataType, _TIMES)
     ]
     if not fields:
         return None
@@ -61,7 +61,7 @@ def _of_watermark(frame: DataFrame) -> EventTime | None:
         raise EventTimeError(
             None, f"the columns {names} have watermarks; name one, as in event_time=EventTime(...)"
         )
-    return EventTime(fields[0].name, delay=fields[0].metadata[_DELAY_MS])
+    return EventTime(fields[0].name, delay=fields[0].metadata[DELAY_MS])
 
 
 def _column(frame: DataFrame, name: str) -> tuple[str, DataType]:

@@ -10,6 +10,7 @@ import importlib.util
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from keyedstate.durations import milliseconds
 from keyedstate.errors import HeartbeatError, InvalidDurationError
@@ -38,6 +39,24 @@ def with_heartbeat(rows: DataFrame, interval_ms: int) -> DataFrame:
         source = spark.readStream.format(HeartbeatSource.name()).option("interval-ms", str(interval_ms))
     else:
         source = spark.readStream.format("rate")
+    return _with_source(rows, source)
+
+
+def with_watermark_beats(rows: DataFrame, file: str) -> DataFrame:
+    """Return the rows of a streaming DataFrame in a union with a source that follows an operator's watermark.
+
+    The driver writes each new watermark into a file; then Spark makes a micro-batch, as it does for its own
+    stateful operators.
+    """
+    from keyedstate.spark.plan.watermark_source import WatermarkSource
+
+    spark = rows.sparkSession
+    spark.dataSource.register(WatermarkSource)
+    return _with_source(rows, spark.readStream.format(WatermarkSource.name()).option("file", file))
+
+
+def _with_source(rows: DataFrame, source: DataStreamReader) -> DataFrame:
+    """Return the rows in a union with those of a source, which never has any."""
     columns = [f.lit(None).cast(field.dataType).alias(field.name) for field in rows.schema.fields]
     return rows.union(source.load().filter(f.lit(False)).select(*columns))
 

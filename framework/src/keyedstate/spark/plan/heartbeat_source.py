@@ -17,6 +17,18 @@ except ImportError:  # before Spark 4.2, where a Python source makes one micro-b
         """A class that Spark does not know."""
 
 
+class ReaderWithoutRows(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream whose offset changes, and which never has rows."""
+
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
+        """Return none: there is nothing to read."""
+        return []
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Read nothing."""
+        return iter(())
+
+
 class HeartbeatSource(DataSource):
     """A stream without rows whose offset changes every ``interval-ms``, and never with an interval of 0."""
 
@@ -34,7 +46,7 @@ class HeartbeatSource(DataSource):
         return HeartbeatReader(int(self.options["interval-ms"]))
 
 
-class HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class HeartbeatReader(ReaderWithoutRows):
     """Offsets are intervals since 1970.
 
     They need not increase: Spark starts a micro-batch when the newest offset differs from the one before.  So
@@ -58,11 +70,3 @@ class HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:
         """Stop beating: such a query ends with its input."""
         self._available_now = True
-
-    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return none: there is nothing to read."""
-        return []
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Read nothing."""
-        return iter(())

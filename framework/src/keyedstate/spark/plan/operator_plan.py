@@ -11,10 +11,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
+from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.configuration import choose_backend, choose_max_parallelism, frozen
-from keyedstate.epoch.event_time import EventTimes
+from keyedstate.epoch.event_time import EventTimes, watermark_after
 from keyedstate.epoch.function_transport import pack_function
 from keyedstate.epoch.notification.plugin_listener import PluginListener
 from keyedstate.epoch.notification.reporters import reporters_of
@@ -40,20 +41,22 @@ from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function, check_row_classes
 from keyedstate.runtime.functions.two_inputs import INPUTS, ConnectedInputs
 from keyedstate.runtime.output import OutputSchema
-from keyedstate.spark.hosts.owners import remote_access
+from keyedstate.spark.hosts.owners import RemoteAccess, remote_access
 from keyedstate.spark.hosts.task_identity import is_in_micro_batch, is_local
 from keyedstate.spark.plan.configuration import read_configuration
 from keyedstate.spark.plan.exactly_once import warn_of_random_rows, warn_of_temporary_location
-from keyedstate.spark.plan.heartbeat import has_python_sources, with_heartbeat
+from keyedstate.spark.plan.heartbeat import has_python_sources, with_heartbeat, with_watermark_beats
 from keyedstate.spark.plan.metrics import record_epoch, report_epoch
 from keyedstate.spark.plan.no_output import NO_OUTPUT
 from keyedstate.spark.plan.preflight import check_executors
+from keyedstate.spark.plan.watermark_file import write_watermark
 from keyedstate.spark.query.stop_watcher import watch_for_requests
 from keyedstate.spark.routing import route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_types, to_arrow
 from keyedstate.spark.task.acknowledgements import acknowledgements_of
 from keyedstate.spark.task.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.task.task import Acknowledging, OperatorPlan
+from keyedstate.state.clock import BEFORE_TIME
 
 #: In the pickle of a function with an accumulator; Spark collects updates from its own workers only.
 _ACCUMULATOR = b"_deserialize_accumulator"
@@ -74,6 +77,10 @@ class KeyedRows:
     connected: ConnectedInputs | None = None
     #: One, or one of each connected input; empty without event time.
     event_times: EventTimes = ()
+    #: Whether the state of a streaming DataFrame is stored at the checkpoint location of the query.
+    location_of_query: bool = False
+    #: Where the source of micro-batches after a new watermark finds it.
+    watermark_file: str | None = None
 
     def required_uid(self) -> str:
         """Return the operator's name; raises `MissingUidError`."""
@@ -144,6 +151,14 @@ class KeyedRows:
             beats = bool(self.interval_ms) and has_python_sources()
             acknowledgements_of(spark.sparkContext).heartbeats[folder.storage.uri] = beats
             watch_for_requests(spark, folder)
+        elif self.location_of_query and self.df.isStreaming:
+            location = StateLocation(
+                uid=self.required_uid(),
+                directory="",
+                compression=config[CHECKPOINT_COMPRESSION],
+                each_epoch=True,
+            )
+            acknowledging = self._acknowledging_from_tasks(spark, config)
         partitions = PartitionPlan(
             function=pickled,
             function_name=type(function).__name__,
@@ -167,11 +182,13 @@ class KeyedRows:
             broadcast=None if self.broadcast is None else broadcast_side_of(self.df, self.broadcast),
             host_processes=_host_processes(spark, config, pickled),
             variables=variables,
-            access=None if acknowledging is None else remote_access(spark, config, acknowledging.folder),
+            access=None if acknowledging is None else _access(spark, config, acknowledging),
         )
         rows = self.df
         if self.interval_ms is not None and rows.isStreaming:
             rows = with_heartbeat(rows, self.interval_ms)
+        if self.watermark_file is not None and rows.isStreaming:
+            rows = with_watermark_beats(rows, self.watermark_file)
         rows = with_key_group(rows, self.key_columns, max_parallelism)
         if self.broadcast is not None and self.broadcast.isStreaming:
             rows = with_broadcast_rows(rows, self.broadcast, parallelism, max_parallelism)
@@ -189,9 +206,30 @@ class KeyedRows:
         assert self.connected is not None, "checked"
         return (self.connected.first, self.connected.second)[INPUTS.index(sort)].schema
 
+    def _acknowledging_from_tasks(self, spark: SparkSession, config: Configuration) -> Acknowledging:
+        """Return how tasks acknowledge attempts, where only they know the operator's folder."""
+        acknowledgements = acknowledgements_of(spark.sparkContext)
+        uid = self.required_uid()
+        event_times, watermark_file = self.event_times, self.watermark_file
+        beats = bool(self.interval_ms)
+
+        def prepare(folder_uri: str) -> None:
+            storage = CheckpointStorage.open(folder_uri.removesuffix(f"/{uid}"), config)
+            folder = OperatorFolder(storage, uid)
+            listener = _Listener(spark, folder, config)
+            if watermark_file is not None:
+                listener = _WatermarkListener(spark, folder, config, event_times, watermark_file)
+            acknowledgements.heartbeats[folder_uri] = beats
+            watch_for_requests(spark, folder)
+            _configure(acknowledgements.coordinator(folder), listener, config)
+
+        operator_id = uuid.uuid4().hex[:16]
+        acknowledgements.found_by_tasks[operator_id] = prepare
+        return Acknowledging(operator_id=operator_id, folder="", accumulator=acknowledgements.accumulator)
+
     def _storage(self, spark: SparkSession, config: Configuration) -> CheckpointStorage | None:
         """Return the storage of the operator's checkpoints; None for an operator that keeps no state."""
-        if self.uid is None:
+        if self.uid is None or self.location_of_query:
             return None
         if not self.df.isStreaming and not is_in_micro_batch(spark.sparkContext):
             return None
@@ -226,18 +264,44 @@ class _Listener(PluginListener):
             report_epoch(self._spark.sparkContext, metadata, self._reporters)
 
 
+class _WatermarkListener(_Listener):
+    """Writes each new watermark into the file of the source of micro-batches, too."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        folder: OperatorFolder,
+        config: Configuration,
+        event_times: EventTimes,
+        file: str,
+    ) -> None:
+        super().__init__(spark, folder, config)
+        self._event_times = event_times
+        self._file = file
+
+    def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
+        before = BEFORE_TIME if metadata.watermark is None else metadata.watermark
+        # Spark's watermark begins with 0.
+        write_watermark(self._file, max(0, watermark_after(self._event_times, metadata, before)))
+        super().published(metadata, publish_ms)
+
+
+def _configure(coordinator: CheckpointCoordinator, listener: _Listener, config: Configuration) -> None:
+    coordinator.configure(listener, config[CHECKPOINT_RETAINED], config[CHECKPOINT_TIMEOUT])
+
+
 def _acknowledging(spark: SparkSession, config: Configuration, folder: OperatorFolder) -> Acknowledging:
     acknowledgements = acknowledgements_of(spark.sparkContext)
-    acknowledgements.coordinator(folder).configure(
-        _Listener(spark, folder, config),
-        config[CHECKPOINT_RETAINED],
-        config[CHECKPOINT_TIMEOUT],
-    )
+    _configure(acknowledgements.coordinator(folder), _Listener(spark, folder, config), config)
     return Acknowledging(
         operator_id=uuid.uuid4().hex[:16],
         folder=folder.storage.uri,
         accumulator=acknowledgements.accumulator,
     )
+
+
+def _access(spark: SparkSession, config: Configuration, acknowledging: Acknowledging) -> RemoteAccess | None:
+    return remote_access(spark, config, acknowledging.folder or acknowledging.operator_id)
 
 
 def _host_processes(spark: SparkSession, config: Configuration, function: bytes) -> int | None:
@@ -251,10 +315,13 @@ def _host_processes(spark: SparkSession, config: Configuration, function: bytes)
     return config.get(HOSTS_PROCESSES) or int(cores or 0)
 
 
-def task_of(plan: OperatorPlan) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def task_of(
+    plan: OperatorPlan, name: str = "keyed_operator"
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function of a plan for `mapInArrow`, under the name that Spark shows."""
 
     def keyed_operator(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return plan.run(batches)
 
+    keyed_operator.__name__ = name
     return keyed_operator

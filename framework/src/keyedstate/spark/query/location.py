@@ -23,18 +23,12 @@ from typing import Any
 
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, Location
 from keyedstate.errors import MissingFileError, SparkLocationError
+from keyedstate.spark.addresses import without_hadoop_scheme
 
 _NUMBER = re.compile(r"(0|[1-9][0-9]*)")
 _LOG_FILE = re.compile(r"(0|[1-9][0-9]*)(\.compact)?")
-_HADOOP_S3 = re.compile(r"s3[an]://")
-_HADOOP_LOCAL = re.compile(r"\Afile:(//)?(?=/)")
 #: How often files are read again, because a running query deletes old ones.
 _READINGS = 5
-
-
-def without_hadoop_scheme(uri: str) -> str:
-    """Return the name of a place outside of Hadoop: ``s3://`` for ``s3a://``, a path for ``file:``."""
-    return _HADOOP_LOCAL.sub("", _HADOOP_S3.sub("s3://", uri))
 
 
 @dataclass(frozen=True)

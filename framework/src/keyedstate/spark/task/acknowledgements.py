@@ -33,6 +33,11 @@ class Acknowledgements:
         self._coordinators: dict[str, CheckpointCoordinator] = {}
         #: Whether the query of an operator makes micro-batches without input, by the URI of its folder.
         self.heartbeats: dict[str, bool] = {}
+        #: By operator, what makes and configures the coordinator of a folder, by a URI that only tasks know.
+        #: It is called before the first acknowledgement, and after another operator has used the folder.
+        self.found_by_tasks: dict[str, Callable[[str], object]] = {}
+        #: By such a folder, the operator that its coordinator was configured for.
+        self._configured_for: dict[str, str] = {}
         self.accumulator: Accumulator[Update] = context.accumulator({}, _Delivery(self._receive))
 
     def coordinator(self, folder: OperatorFolder) -> CheckpointCoordinator:
@@ -54,10 +59,19 @@ class Acknowledgements:
         """Return the folders of all operators that were built, of any query."""
         return [coordinator.folder for coordinator in list(self._coordinators.values())]
 
+    def _prepare(self, folder: str, acknowledgement: Acknowledgement) -> None:
+        operator_id, _, _ = acknowledgement.identity.nonce.partition("-")
+        prepare = self.found_by_tasks.get(operator_id)
+        if prepare is not None and self._configured_for.get(folder) != operator_id:
+            prepare(folder)
+            self._configured_for[folder] = operator_id
+
     def _receive(self, update: Update) -> None:
         for folder, document in update.values():
             try:
-                self._coordinators[folder].acknowledge(from_json(Acknowledgement, document))
+                acknowledgement = from_json(Acknowledgement, document)
+                self._prepare(folder, acknowledgement)
+                self._coordinators[folder].acknowledge(acknowledgement)
             except Exception:
                 # An error raised here would cut PySpark's connection for all accumulators, and not stop the
                 # epoch. The tasks of the next epoch find the missing checkpoint, and publish it if possible.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from typing import Any, TypeAlias
@@ -16,7 +16,8 @@ from pyspark import Accumulator
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, TaskIdentity
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
-from keyedstate.epoch.configuration import configuration_in_task
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.epoch.configuration import configuration_in_task, storage_in_task
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.local_folders import local_folder
 from keyedstate.epoch.partition import Partition, evaluate
@@ -26,6 +27,7 @@ from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, operator_index
 from keyedstate.options import HOSTS_EPOCH_TIMEOUT
 from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.runtime.timers import AtEnd
+from keyedstate.spark.checkpoint_location import state_directory_in_task
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.network.client import HostedEpoch, Sides
 from keyedstate.spark.hosts.owners import RemoteAccess, remote_partition, run_on_owner
@@ -50,7 +52,7 @@ class Acknowledging:
     """How tasks of a streaming query acknowledge attempts to the driver.
 
     The operator's id differs each time it is built: it distinguishes two operators of one uid. The folder, by
-    its URI, identifies the coordinator.
+    its URI, identifies the coordinator; it is empty where only the tasks know it.
     """
 
     operator_id: str
@@ -94,10 +96,19 @@ class OperatorPlan:
             if self.acknowledging is None:
                 yield from self._run_bounded(batches)
             else:
-                yield from self._run_epoch(self.acknowledging, batches)
+                plan = self if self.acknowledging.folder else self._at_location_of_query()
+                assert plan.acknowledging is not None, "as before"
+                yield from plan._run_epoch(plan.acknowledging, batches)
         except KeyedStateError as error:
             raise with_report(error, self._uid).with_traceback(None) from None
         spare_the_collector()
+
+    def _at_location_of_query(self) -> OperatorPlan:
+        """Return the plan with the state where the query keeps it that runs this task."""
+        config = configuration_in_task(self.partitions.settings)
+        packed, folder = _located(self.packed, state_directory_in_task(config))
+        assert self.acknowledging is not None, "a batch has no location"
+        return replace(self, packed=packed, acknowledging=replace(self.acknowledging, folder=folder))
 
     def _run_bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition, batches = self._partition_of(batches)
@@ -232,6 +243,17 @@ def run_in_task(
 @lru_cache(maxsize=8)
 def _hosts(settings: tuple[tuple[str, Any], ...]) -> Hosts:
     return Hosts(worker_parents(), HostSettings.of(configuration_in_task(settings)))
+
+
+@lru_cache(maxsize=8)
+def _located(packed: bytes, directory: str) -> tuple[bytes, str]:
+    """Return a plan whose state is in a directory, and the URI of the operator's folder there."""
+    plan = _unpacked(packed)
+    assert plan.location is not None, "an acknowledged attempt has a location"
+    storage = storage_in_task(directory, plan.settings)
+    folder = OperatorFolder(storage, plan.location.uid)
+    location = replace(plan.location, directory=storage.uri)
+    return cloudpickle.dumps(replace(plan, location=location)), folder.storage.uri
 
 
 @lru_cache(maxsize=8)

@@ -284,6 +284,15 @@ class KeyedStateBackend:
             current.key, current.key_group = before
             accessor.set_namespace(namespace_before)
 
+    def clear_state(self, state: str) -> None:
+        """Remove all entries of a state, registered or only restored; an unknown state has none."""
+        table = self._written_tables().get(state)
+        if table is not None:
+            entries = list(table.keys_and_namespaces())
+            _, key_groups = self.current.locate(key for key, _ in entries)
+            for (key, namespace), key_group in zip(entries, key_groups, strict=True):
+                table.remove(key_group, key, namespace)
+
     def num_entries(self) -> int:
         """Return the number of entries over all states."""
         return sum(map(len, self._written_tables().values()))

@@ -1,0 +1,78 @@
+"""State at the checkpoint location of the query, which is unknown when an operator is built.
+
+Spark notifies listeners of a query before its first micro-batch.  The listener here writes the location into
+the configuration of the query's own session, from where every task of the query gets it.  With a configured
+``checkpoint.dir`` the state is stored there, under the id of the query, which belongs to the location.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from keyedstate.errors import TaskContextError
+from keyedstate.options import CHECKPOINT_DIR, Configuration
+from keyedstate.spark.addresses import without_hadoop_scheme
+
+#: Not one of keyedstate's options, so that no operator takes it for one.
+_LOCATION = "spark.keyedstateQuery.checkpointLocation"
+#: The folder below a checkpoint location, and before the id of a query in ``checkpoint.dir``.
+_FOLDER = "keyedstate"
+
+
+def record_checkpoint_locations(spark: SparkSession) -> None:
+    """Let the tasks of each query that is started in a session get its checkpoint location."""
+    with _lock:
+        if spark not in _listeners:
+            _listeners[spark] = _Recorder(spark)
+            spark.streams.addListener(_listeners[spark])
+
+
+def state_directory_in_task(config: Configuration) -> str:
+    """Return the URI of the folder with the state of the query that runs this task.
+
+    Raises
+    ------
+    TaskContextError
+    """
+    context = TaskContext.get()
+    if context is None:
+        raise TaskContextError("there is no Spark task", "Run the operator through a DataFrame.")
+    configured = config.get(CHECKPOINT_DIR)
+    if configured is not None:
+        query_id = context.getLocalProperty("sql.streaming.queryId")
+        return f"{configured.rstrip('/')}/{_FOLDER}-{query_id}"
+    location = context.getLocalProperty(_LOCATION)
+    if location is None:
+        raise TaskContextError(
+            "the checkpoint location of the query is unknown, because it was started in another session than "
+            "that of its DataFrames",
+            "Start it in that session, or set the option 'checkpoint.dir'.",
+        )
+    return f"{without_hadoop_scheme(location).rstrip('/')}/{_FOLDER}"
+
+
+class _Recorder(StreamingQueryListener):
+    def __init__(self, spark: SparkSession) -> None:
+        self._jvm = spark.sparkContext._jvm
+        self._session = spark._jsparkSession
+
+    def onQueryStarted(self, event: Any) -> None:
+        query_id = self._jvm.java.util.UUID.fromString(str(event.id))  # type: ignore[union-attr]
+        query = self._session.sharedState().activeStreamingQueries().get(query_id)
+        query.sparkSessionForStream().conf().set(_LOCATION, query.resolvedCheckpointRoot())
+
+    def onQueryProgress(self, event: Any) -> None: ...
+
+    def onQueryIdle(self, event: Any) -> None: ...
+
+    def onQueryTerminated(self, event: Any) -> None: ...
+
+
+_listeners: WeakKeyDictionary[SparkSession, _Recorder] = WeakKeyDictionary()
+_lock = threading.Lock()

@@ -1,0 +1,14 @@
+"""Spark's ``transformWithState`` on keyedstate: the code of a ``StatefulProcessor`` stays as it is.
+
+::
+
+    from keyedstate.spark import drop_in
+
+    drop_in.enable()
+    counts = df.groupBy("user").transformWithState(processor, "user string, n long", "update", "none")
+"""
+
+from keyedstate.spark.drop_in.operators import transform_with_state, transform_with_state_in_pandas
+from keyedstate.spark.drop_in.switch import Switched, disable, enable
+
+__all__ = ["Switched", "disable", "enable", "transform_with_state", "transform_with_state_in_pandas"]

@@ -1,0 +1,230 @@
+"""`transform_with_state` and `transform_with_state_in_pandas`: Spark's methods as functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import cloudpickle
+from pyspark.errors import IllegalArgumentException, PySparkNotImplementedError, PySparkRuntimeError
+from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType, _parse_datatype_string
+
+from keyedstate.errors import EventTimeError
+from keyedstate.runtime.timers import TimeDomain
+from keyedstate.spark.checkpoint_location import record_checkpoint_locations
+from keyedstate.spark.dataframe.keys import with_key_columns
+from keyedstate.spark.dataframe.time_columns import DELAY_MS, event_time_of
+from keyedstate.spark.drop_in.handle import declared_schemas
+from keyedstate.spark.drop_in.processor import PandasProcessor, ProcessorFunction, RowProcessor
+from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
+from keyedstate.spark.plan.watermark_file import new_watermark_file
+from keyedstate.spark.routing import quoted
+from keyedstate.spark.schema import parse_output
+from keyedstate.time import EventTime
+
+#: Under which Spark shows an operator, and which begins its uid.
+_NAME = "transform_with_state"
+_OUTPUT_MODES = ("append", "complete", "update")
+_TIME_MODES = {
+    "none": None,
+    "processingtime": TimeDomain.PROCESSING_TIME,
+    "eventtime": TimeDomain.EVENT_TIME,
+}
+#: How often processing time advances where no row comes.
+_BEAT_MS = 1_000
+
+
+class SparkEventTime(EventTime):
+    """Event time with Spark's watermark: a millisecond later than Flink's, which is exclusive."""
+
+    def __post_init__(self) -> None:
+        """Allow what the millisecond makes of a delay of 0."""
+
+    @property
+    def delay_ms(self) -> int:
+        """The delay in milliseconds."""
+        return (super().delay_ms or 0) - 1
+
+
+def transform_with_state(
+    grouped: GroupedData,
+    statefulProcessor: StatefulProcessor,
+    outputStructType: StructType | str,
+    outputMode: str,
+    timeMode: str,
+    initialState: GroupedData | None = None,
+    eventTimeColumnName: str = "",
+) -> DataFrame:
+    """Run a processor over rows, as Spark's ``GroupedData.transformWithState`` does, on keyedstate.
+
+    Parameters
+    ----------
+    grouped : GroupedData
+        ``df.groupBy("key")``; its keys are columns of the DataFrame.
+    statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName
+        As Spark's.
+
+    Returns
+    -------
+    DataFrame
+        Streaming if the input is.  The state is stored at the checkpoint location of the query or, where the
+        option ``checkpoint.dir`` is set, there, under the id of the query.
+
+    Raises
+    ------
+    IllegalArgumentException
+        For an unknown output or time mode.
+    PySparkRuntimeError
+        For states that Spark refuses, too; raised here, because ``init`` runs on the driver now.
+    PySparkNotImplementedError
+        For an initial state.
+    KeyColumnError
+        For a key that is no column.
+    EventTimeError
+        For an event time of the output where the input has no watermark.
+    """
+    operator = _Operator(grouped, statefulProcessor, outputStructType, outputMode, timeMode)
+    return operator.run(RowProcessor, initialState, eventTimeColumnName)
+
+
+def transform_with_state_in_pandas(
+    grouped: GroupedData,
+    statefulProcessor: StatefulProcessor,
+    outputStructType: StructType | str,
+    outputMode: str,
+    timeMode: str,
+    initialState: GroupedData | None = None,
+    eventTimeColumnName: str = "",
+) -> DataFrame:
+    """Run a processor over pandas frames, as Spark's ``transformWithStateInPandas``, on keyedstate.
+
+    Parameters, result and errors are those of `transform_with_state`.
+    """
+    operator = _Operator(grouped, statefulProcessor, outputStructType, outputMode, timeMode)
+    conf = operator.spark.conf
+    max_records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
+    max_bytes = int(_bytes(conf.get("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")))
+    make = partial(
+        PandasProcessor,
+        max_records=max_records if max_records > 0 else 2**31 - 1,
+        max_bytes=max_bytes,
+        by_name=conf.get("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName") != "false",
+        safe=conf.get("spark.sql.execution.pandas.convertToArrowArraySafely") == "true",
+    )
+    return operator.run(make, initialState, eventTimeColumnName)
+
+
+class _Operator:
+    """The arguments of one call."""
+
+    def __init__(
+        self,
+        grouped: GroupedData,
+        processor: StatefulProcessor,
+        output: StructType | str,
+        output_mode: str,
+        time_mode: str,
+    ) -> None:
+        if time_mode.lower() not in _TIME_MODES:
+            raise IllegalArgumentException(
+                f"[STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE] Unknown time mode {time_mode}. Accepted timeMode "
+                "modes are 'none', 'processingTime', 'eventTime' SQLSTATE: 42802"
+            )
+        if output_mode.lower() not in _OUTPUT_MODES:
+            raise IllegalArgumentException(
+                f"Unknown output mode {output_mode}. Accepted output modes are 'append', 'complete', 'update'"
+            )
+        self.spark = grouped.session
+        self._frame = grouped._df
+        self._keys = _key_columns(grouped)
+        self._processor = processor
+        self._output, self._checked = parse_output(self.spark, output)
+        self._time_domain = _TIME_MODES[time_mode.lower()]
+
+    def run(
+        self,
+        make: Callable[..., ProcessorFunction],
+        initial_state: GroupedData | None,
+        event_time_column: str,
+    ) -> DataFrame:
+        if initial_state is not None:
+            raise PySparkNotImplementedError(
+                "keyedstate does not take an initial state yet; call Spark's own method, or write the state "
+                "into a savepoint with keyedstate.savepoints.SavepointWriter."
+            )
+        rows, key_columns = with_key_columns(self._frame, self._keys)
+        # Spark runs init() in another process: the processor itself stays as it is.
+        on_driver = cloudpickle.loads(cloudpickle.dumps(self._processor))
+        schemas = declared_schemas(on_driver.init, self._time_domain, _parse)
+        on_driver.close()
+        function = make(self._processor, self._time_domain, key_columns, self._checked.schema, schemas)
+        found = event_time_of(rows, None)
+        event_times = () if found is None else (SparkEventTime(found.column, delay=found.delay),)
+        in_event_time = self._time_domain is TimeDomain.EVENT_TIME and bool(event_times)
+        keyed_rows = KeyedRows(
+            rows,
+            key_columns,
+            _uid_after(rows) if rows.isStreaming else None,
+            None,
+            interval_ms=_BEAT_MS if self._time_domain is TimeDomain.PROCESSING_TIME else None,
+            event_times=event_times,
+            location_of_query=True,
+            watermark_file=new_watermark_file() if in_event_time else None,
+        )
+        if rows.isStreaming:
+            record_checkpoint_locations(self.spark)
+        plan, routed = keyed_rows.planned(function, self._checked, {}, keeps_state=True)
+        out = routed.mapInArrow(task_of(plan, _NAME), self._output)
+        if not event_time_column:
+            return out
+        if found is None or event_time_column not in out.columns:
+            raise EventTimeError(
+                event_time_column,
+                "the output has an event time if it has that column and the input a watermark",
+            )
+        return _with_event_time(out, event_time_column, found.delay_ms or 0)
+
+
+def _key_columns(grouped: GroupedData) -> list[str]:
+    """Return the columns by which rows are grouped."""
+    *names, _ = grouped.agg(f.count(f.lit(1))).columns
+    return names
+
+
+def _with_event_time(out: DataFrame, name: str, delay_ms: int) -> DataFrame:
+    """Return the output with the event time that Spark's operators after this one use.
+
+    They find it by the metadata of the column.  ``withWatermark`` is no way: Spark refuses a second watermark
+    before a stateful operator of its own.
+    """
+    columns = [
+        out[quoted(field)].alias(field, metadata={DELAY_MS: delay_ms})
+        if field == name
+        else out[quoted(field)]
+        for field in out.columns
+    ]
+    return out.select(*columns)
+
+
+def _uid_after(rows: DataFrame) -> str:
+    """Return the uid of an operator: its number among those of a query that follow each other."""
+    before = str(rows._jdf.queryExecution().analyzed().toString()).count(f"{_NAME}(")
+    return f"{_NAME.replace('_', '-')}-{before}"
+
+
+def _parse(schema: str) -> StructType:
+    found = _parse_datatype_string(schema)
+    if not isinstance(found, StructType):
+        raise PySparkRuntimeError(
+            f"Error parsing string schema: {schema!r} is the type {found.simpleString()}; give the names and "
+            "types of fields, as in 'value long'."
+        )
+    return found
+
+
+def _bytes(size: str | None) -> int:
+    """Return a size that Spark gives as text; it has resolved the unit of a session's setting."""
+    return int((size or "2147483647").rstrip("bB"))

@@ -1,0 +1,72 @@
+"""What Spark's own methods run on: keyedstate where the drop-in is on, else Spark.
+
+The methods of ``GroupedData`` are replaced when this module is imported; off, they do what they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any
+
+from pyspark.sql import DataFrame, GroupedData
+
+from keyedstate.options import DROP_IN, Configuration
+from keyedstate.spark.drop_in.operators import transform_with_state, transform_with_state_in_pandas
+from keyedstate.spark.plan.configuration import spark_settings
+
+#: What `enable` and `disable` have set; None to follow the configuration.
+_chosen: bool | None = None
+
+
+class Switched(AbstractContextManager[None]):
+    """The drop-in is on or off; at the end of a ``with`` statement it is what it was before."""
+
+    def __init__(self, on: bool) -> None:
+        global _chosen
+        self._before = _chosen
+        _chosen = on
+
+    def __exit__(self, *error: object) -> None:
+        global _chosen
+        _chosen = self._before
+
+
+def enable() -> Switched:
+    """Let Spark's ``transformWithState`` and ``transformWithStateInPandas`` run on keyedstate from now on.
+
+    Operators that exist stay what they are.  ``with drop_in.enable():`` does it for some lines.  Without a
+    call the option ``spark.keyedstate.drop-in`` of the session decides.
+    """
+    return Switched(True)
+
+
+def disable() -> Switched:
+    """Let these methods run on Spark from now on, whatever the option says; also for a ``with`` statement."""
+    return Switched(False)
+
+
+def _is_on(grouped: GroupedData) -> bool:
+    if _chosen is not None:
+        return _chosen
+    return bool(Configuration(None, spark=spark_settings(grouped.session)).get(DROP_IN))
+
+
+def _switched(name: str, ours: Callable[..., DataFrame]) -> None:
+    spark_method = getattr(GroupedData, name, None)
+    if spark_method is None:  # transformWithState before Spark 4.1
+        return
+
+    @wraps(spark_method)
+    def method(self: GroupedData, *arguments: Any, **named: Any) -> DataFrame:
+        if _is_on(self):
+            return ours(self, *arguments, **named)
+        of_spark: DataFrame = spark_method(self, *arguments, **named)
+        return of_spark
+
+    setattr(GroupedData, name, method)
+
+
+_switched("transformWithState", transform_with_state)
+_switched("transformWithStateInPandas", transform_with_state_in_pandas)
