@@ -23,17 +23,19 @@ ROWS_AT_ONCE = 1_000
 
 @dataclass(frozen=True)
 class KeyRuns:
-    """A chunk of rows as runs of consecutive rows with one key.
+    """A chunk of rows as runs of consecutive rows with one key."""
 
-    There are a key and a number of rows for each run. The function sees the columns `names`. Those in
-    `key_values`, with one object for all rows of a key, are not in `batch`.
-    """
-
+    #: The key of each run.
     keys: KeySequence
+    #: The number of rows of each run.
     counts: Sequence[int]
+    #: The rows, without the columns of `key_values`.
     batch: pa.RecordBatch
+    #: Key columns, with one object for all rows of a key.
     key_values: Mapping[str, list[Any]]
+    #: The columns that a function sees.
     names: Sequence[str]
+    #: The class of rows that the function names.
     row_class: RowClass | None
 
     def rows(self) -> Iterator[Any]:

@@ -16,16 +16,16 @@ from keyedstate.runtime.timers import AtEnd
 
 @dataclass(frozen=True)
 class Begin:
-    """To a subtask: open the state of the partition `number`, and answer with `Opened`.
-
-    `epoch` is the first one of the run. Barriers are aligned (exactly-once) or tracked (at-least-once).
-    """
+    """To a subtask: open the state, and answer with `Opened`."""
 
     plan: PartitionPlan
+    #: The partition that the subtask owns.
     number: int
     identity: RunIdentity
     operator_id: str
+    #: The first epoch of the run.
     epoch: int
+    #: Whether barriers are aligned (exactly-once), rather than tracked (at-least-once).
     aligns: bool
 
 
@@ -44,15 +44,14 @@ class BroadcastEnd:
 
 @dataclass(frozen=True)
 class EndEpoch:
-    """To a subtask: the barrier of the epoch is in its channels, behind rows that it may overtake.
-
-    At the end of the last epoch the channels end behind the barrier. The positions are those of
-    `AttemptManifest`.
-    """
+    """To a subtask: the barrier of the epoch is in its channels, behind rows that it may overtake."""
 
     barrier: Barrier
+    #: Which timers fire at its end.
     at_end: AtEnd
+    #: Whether the channels end behind the barrier.
     is_last: bool
+    #: As `AttemptManifest.positions`.
     positions: Mapping[str, Any]
 
 
@@ -82,8 +81,10 @@ class Closed:
 
 @dataclass(frozen=True)
 class Failed:
-    """From a subtask: an error has ended it; `pickled` is None where it cannot be pickled."""
+    """From a subtask: an error has ended it."""
 
+    #: The error; None where it cannot be pickled.
     pickled: bytes | None
+    #: ``ValueError: its text``, and its traceback.
     text: str
     trace: str

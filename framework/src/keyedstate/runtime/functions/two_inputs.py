@@ -32,13 +32,13 @@ INPUTS = ("1", "2")
 
 @dataclass(frozen=True)
 class ConnectedInput:
-    """One of two inputs: the columns that the function sees.
+    """One of two inputs."""
 
-    Those of the key are in the order of its parts. The time column is None without event time.
-    """
-
+    #: The columns that the function sees.
     schema: pa.Schema
+    #: Those of them that make the key, in the order of its parts.
     key_columns: tuple[str, ...]
+    #: The one with the event time of its rows.
     time_column: str | None
 
     @property

@@ -17,15 +17,15 @@ _MAX_CHARACTERS = 30_000
 
 @dataclass(frozen=True)
 class Failure:
-    """An error of a host: its class, its text, and the traceback of its cause, or its own.
+    """An error of a host."""
 
-    The facts are its attributes that are numbers and strings.
-    """
-
+    #: Its class and text.
     module: str
     kind: str
     message: str
+    #: Its attributes that are numbers and strings.
     facts: Mapping[str, Any]
+    #: The traceback of its cause, or its own.
     trace: str
 
     @classmethod

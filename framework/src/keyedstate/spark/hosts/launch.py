@@ -37,15 +37,15 @@ class HostSettings:
 
 @dataclass(frozen=True)
 class HostStart:
-    """The command line of a host, as JSON.
+    """The command line of a host, as JSON."""
 
-    It listens at the file descriptor `listener`. The end of one of the parents (`Process.name`) ends it; the
-    first one names the folder, in a place of `socket_places`.
-    """
-
+    #: Its number among the executor's hosts, from 0.
     number: int
+    #: The file descriptor at which it listens.
     listener: int
+    #: `Process.name` of the processes whose end ends it; the first one names the folder.
     parents: tuple[str, ...]
+    #: One of `socket_places`.
     place: str
     settings: HostSettings
 

@@ -64,14 +64,14 @@ _passed_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Probe:
-    """The input of the check's tasks: the frozen configuration, and versions of the driver.
+    """The input of the check's tasks."""
 
-    The folder, a URI below the checkpoint folder, is of this check alone.
-    """
-
+    #: The configuration, as `frozen` returns it.
     settings: tuple[tuple[str, Any], ...]
+    #: The driver's.
     keyedstate_version: str
     provider: str
+    #: URI of a folder of this check alone, below the checkpoint folder.
     folder: str
     driver_host: str
 

@@ -47,19 +47,19 @@ _BATCH_ENTRIES = 16_384
 
 @dataclass(frozen=True)
 class PartRewrite:
-    """Writes the parts of one operator with one state taken from rows.
+    """Writes the parts of one operator with one state taken from rows."""
 
-    The old parts, whose parallelism the new ones have, are those of `metadata`. `source` and `target` are
-    URIs of the operator's folder, and the uid is that in the new savepoint. The serializers of `meta` need no
-    classes. The settings are a frozen configuration.
-    """
-
+    #: Of the old parts; the new ones have the same parallelism.
     metadata: CheckpointMetadata
+    #: URIs of the operator's folder, old and new.
     source: str
     target: str
+    #: In the new savepoint.
     uid: str
+    #: Of the state in the rows, with serializers that need no classes.
     meta: StateMeta
     ttl_ms: int | None
+    #: The configuration, as `keyedstate.epoch.configuration.frozen` returns it.
     settings: tuple[tuple[str, Any], ...]
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

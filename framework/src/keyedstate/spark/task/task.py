@@ -49,13 +49,11 @@ SaveBounded: TypeAlias = (
 
 @dataclass(frozen=True)
 class Acknowledging:
-    """How tasks of a streaming query acknowledge attempts to the driver.
+    """How tasks of a streaming query acknowledge attempts to the driver."""
 
-    The operator's id differs each time it is built: it distinguishes two operators of one uid. The folder, by
-    its URI, identifies the coordinator; it is empty where only the tasks know it.
-    """
-
+    #: Differs each time an operator is built: distinguishes two operators of one uid.
     operator_id: str
+    #: URI of the operator's folder, which identifies its coordinator; empty where only the tasks know it.
     folder: str
     accumulator: Accumulator[Update]
 

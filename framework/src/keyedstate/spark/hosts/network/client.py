@@ -46,17 +46,17 @@ _TRIES = 5
 
 @dataclass(frozen=True)
 class HostedEpoch:
-    """An attempt at an epoch, to be run in a host.
-
-    The plan is packed by pickling. A timeout of 0 sets no limit. The facts of `TaskContext` in the host are
-    by default those of this task. Without an introduction other executors do not use the host.
-    """
+    """An attempt at an epoch, to be run in a host."""
 
     identity: TaskIdentity
+    #: The plan, pickled.
     packed: bytes
     sides: Sides
+    #: 0 sets no limit.
     timeout_ms: int
+    #: The facts of `TaskContext` in the host; by default those of this task.
     task: Mapping[str, Any] = field(default_factory=task_facts)
+    #: None if other executors do not use the host.
     introduction: Introduction | None = None
 
     def run(self, connect: Callable[[], socket.socket]) -> Generator[pa.RecordBatch, None, str]:

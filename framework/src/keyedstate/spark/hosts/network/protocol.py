@@ -147,7 +147,7 @@ class BatchDecoder:
 
 
 class FrameReader:
-    """Reads frames from a blocking or non-blocking socket, whose seals it checks if it has any.
+    """Reads frames from a blocking or non-blocking socket, and checks their seals if it is given any.
 
     The caller changes the types that are expected during the conversation.
     """

@@ -23,14 +23,13 @@ _PIECE_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """The paths of PEM files on each executor.
+    """The paths of PEM files on each executor."""
 
-    They are the executor's certificate with its chain, its key without a password, and the certificates of
-    the trusted authorities.
-    """
-
+    #: The executor's certificate with its chain.
     certificate: str
+    #: Without a password.
     key: str
+    #: The certificates of the trusted authorities.
     ca: str
 
     @classmethod
