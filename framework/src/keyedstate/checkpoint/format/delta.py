@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import compress, count, pairwise, repeat
 from typing import Any
 
@@ -33,7 +33,7 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CorruptFileError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.tables import ArrowEntryBatch
-from keyedstate.types import BOOLEAN, INT32, nullable, tuple_of
+from keyedstate.types import BOOLEAN, INT32, TypeSerializer, nullable, tuple_of
 
 #: Entries that go into one columnar batch, as in a snapshot; it may have up to twice as many.
 _BATCH_ENTRIES = 16_384
@@ -162,7 +162,7 @@ class _Gathered:
             yield pa.RecordBatch.from_arrays([columns.column(0), columns.column(1), change], list(COLUMNS))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _ChangedColumns:
     """The changes of one state in all deltas of a chain."""
 
@@ -172,12 +172,17 @@ class _ChangedColumns:
     present: list[bool]
     #: By key group and address, the row of the last change.
     rows: dict[int, dict[tuple[Any, Any], int]]
+    #: The values as objects, and the key groups whose values were taken.
+    values: Sequence[Any] = ()
+    taken: set[int] = field(default_factory=set)
 
-    def written(self, rows: Mapping[tuple[Any, Any], int]) -> Iterator[pa.RecordBatch]:
-        """Yield the entries of a key group that deltas wrote."""
-        present = [row for row in rows.values() if self.present[row]]
-        if present:
-            yield from self.entries.take(pa.array(present, pa.int64())).to_batches()
+    def take_values(self, serializer: TypeSerializer[Any], key_group: int) -> Sequence[Any]:
+        """Return the values by row, those of the key group as new objects: tables change theirs in place."""
+        if not self.values or key_group in self.taken:
+            self.values = canonical_values(serializer, serializer.from_arrow(self.entries.column("value")))
+            self.taken.clear()
+        self.taken.add(key_group)
+        return self.values
 
 
 def _may_be_in(column: pa.Array, wanted: pa.Array) -> pa.Array:
@@ -232,7 +237,11 @@ class ChainHandle(StateHandle):
                 parts = batch.namespaces, batch.keys, batch.values
                 batch = EntryBatch(*(list(compress(part, kept)) for part in parts))
             yield batch
-        yield from (decoded(meta, columns) for columns in changed.written(rows))
+        written = [(*address, row) for address, row in rows.items() if changed.present[row]]
+        if written:
+            values = changed.take_values(meta.value_serializer, key_group)
+            namespaces, addressed, numbers = zip(*written, strict=True)
+            yield EntryBatch(namespaces, addressed, [values[number] for number in numbers])
 
     def columns(self, state: str, key_group: int) -> Iterator[pa.RecordBatch]:
         """Yield the same entries in their stored form: the columns `segment_format.COLUMNS`, verified.
@@ -249,7 +258,9 @@ class ChainHandle(StateHandle):
                 kept[places] = [address not in rows for address in self._addresses(state, batch.take(places))]
                 batch = batch.filter(pa.array(kept))
             yield batch
-        yield from changed.written(rows)
+        present = [row for row in rows.values() if changed.present[row]]
+        if present:
+            yield from changed.entries.take(pa.array(present, pa.int64())).to_batches()
 
     def _addresses(self, state: str, columns: pa.RecordBatch) -> Iterator[tuple[Any, Any]]:
         meta = self._states[state]
