@@ -96,8 +96,7 @@ class SegmentWriter(SnapshotSink):
 
     def write_entries(self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]) -> None:
         """Write the entries of one key group, as `write_columns`; raises as `record_batches` too."""
-        meta = self._check_order(key_group)
-        self._write(key_group, self._as_columns(meta, key_group, batches))
+        self.write_columns(key_group, self._as_columns(key_group, batches))
 
     def write_columns(self, key_group: int, batches: Iterable[pa.RecordBatch]) -> None:
         """Write the entries of one key group in the form of `SegmentHandle.columns`.
@@ -105,41 +104,7 @@ class SegmentWriter(SnapshotSink):
         Raises `KeyGroupOutOfRangeError` and `SnapshotOrderError` for a key group outside the file's range, or
         not after the previous one.
         """
-        self._check_order(key_group)
-        self._write(key_group, batches)
-
-    def _check_order(self, key_group: int) -> StateMeta:
-        self._check_usable()
-        if self._meta is None:
-            raise SnapshotOrderError(self._location, f"key group {key_group} came before any state")
-        if key_group not in self._key_groups:
-            raise KeyGroupOutOfRangeError(key_group, self._key_groups)
-        index = self._states[self._meta.name]
-        if index.key_groups and key_group <= index.key_groups[-1]:
-            raise SnapshotOrderError(
-                self._location,
-                f"key group {key_group} of the state {self._meta.name!r} came after {index.key_groups[-1]}",
-            )
-        return self._meta
-
-    def _as_columns(
-        self, meta: StateMeta, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]
-    ) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            if isinstance(batch, ArrowEntryBatch):
-                yield batch.columns
-                continue
-            if not len(batch.namespaces) == len(batch.keys) == len(batch.values):
-                lengths = (
-                    f"{len(batch.namespaces)} namespaces, {len(batch.keys)} keys, {len(batch.values)} values"
-                )
-                raise SnapshotOrderError(self._location, f"a batch of {meta.name!r} has {lengths}")
-            if len(batch):
-                yield from record_batches(meta, key_group, batch)
-
-    def _write(self, key_group: int, batches: Iterable[pa.RecordBatch]) -> None:
-        assert self._meta is not None, "checked by the callers"
-        index = self._states[self._meta.name]
+        index = self._checked(key_group)
         self._unusable = True
         sink, writer, entries = StreamSink(self._output), None, 0
         for batch in batches:
@@ -159,6 +124,35 @@ class SegmentWriter(SnapshotSink):
             index.checksums.append(sink.checksum)
             self._position += sink.length
         self._unusable = False
+
+    def _checked(self, key_group: int) -> StreamIndex:
+        """Return the index of the present state, after checking that the key group may follow."""
+        self._check_usable()
+        if self._meta is None:
+            raise SnapshotOrderError(self._location, f"key group {key_group} came before any state")
+        if key_group not in self._key_groups:
+            raise KeyGroupOutOfRangeError(key_group, self._key_groups)
+        index = self._states[self._meta.name]
+        if index.key_groups and key_group <= index.key_groups[-1]:
+            before = f"after {index.key_groups[-1]}"
+            what = f"key group {key_group} of the state {self._meta.name!r} came {before}"
+            raise SnapshotOrderError(self._location, what)
+        return index
+
+    def _as_columns(
+        self, key_group: int, batches: Iterable[EntryBatch[Any, Any, Any]]
+    ) -> Iterator[pa.RecordBatch]:
+        assert self._meta is not None, "checked before the first batch"
+        for batch in batches:
+            if isinstance(batch, ArrowEntryBatch):
+                yield batch.columns
+                continue
+            lengths = len(batch.namespaces), len(batch.keys), len(batch.values)
+            if len(set(lengths)) > 1:
+                what = "a batch of {!r} has {} namespaces, {} keys, {} values"
+                raise SnapshotOrderError(self._location, what.format(self._meta.name, *lengths))
+            if len(batch):
+                yield from record_batches(self._meta, key_group, batch)
 
     def finish(self) -> SegmentFile:
         """Write index and footer, publish the file and return its description."""

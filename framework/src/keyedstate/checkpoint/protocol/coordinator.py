@@ -82,6 +82,13 @@ class _Pending:
 class CheckpointCoordinator:
     """Publishes the checkpoints of one operator from the acknowledgements of its tasks.
 
+    Correctness after a crash does not depend on this class: the tasks of the next epoch publish an
+    unpublished checkpoint from the same manifests.
+
+    Clean-up and the listener run in a thread of their own.  If it falls behind by some epochs, the next
+    publication waits for it, so that files do not pile up (CP-03).  Of several waiting clean-ups only the
+    last one runs, since each deletes everything that is obsolete.
+
     Raises `InvalidOptionError` where `retained` or `timeout_ms` is too small.
 
     Parameters
@@ -92,15 +99,6 @@ class CheckpointCoordinator:
         From the first acknowledgement of an epoch to the last one.  Afterwards the epoch is reported as
         aborted, with the missing partitions.  If they still acknowledge before the next epoch, the checkpoint
         is published, since Spark is about to commit the epoch.
-
-    Notes
-    -----
-    Correctness after a crash does not depend on this class: the tasks of the next epoch publish an
-    unpublished checkpoint from the same manifests.
-
-    Clean-up and the listener run in a thread of their own.  If it falls behind by some epochs, the next
-    publication waits for it, so that files do not pile up (CP-03).  Of several waiting clean-ups only the
-    last one runs, since each deletes everything that is obsolete.
     """
 
     def __init__(

@@ -91,12 +91,8 @@ def claim(
     names the empty file by which a user allows it.
 
     Of two queries that claim a new folder at the same time one is refused; of two runs of a query the later
-    one may write (`keyedstate.checkpoint.protocol.owner`).
-
-    Parameters
-    ----------
-    origin : callable, optional
-        Returns the savepoint that a new folder begins from; its errors are passed on.
+    one may write (`keyedstate.checkpoint.protocol.owner`).  The savepoint that a new folder begins from is
+    what `origin` returns, whose errors are passed on.
 
     Raises
     ------
