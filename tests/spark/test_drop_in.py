@@ -177,6 +177,31 @@ def test_timers_of_processing_time_fire_without_rows(stream: Any, tmp_path: Path
     assert seen == [("a", 1), ("a", -1)]
 
 
+class Expiring(Counts):
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        self.handle.registerTimer(5_000)
+        yield from super().handleInputRows(key, rows, timerValues)
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        yield Row(k=key[0], n=-expiredTimerInfo.getExpiryTimeInMs())
+
+
+def test_a_restart_without_rows_fires_the_timers_of_the_last_rows(
+    new_stream: Callable[..., Any], tmp_path: Path
+) -> None:
+    stream = new_stream(tmp_path, "k string, ts timestamp")
+    stream.add([{"k": "a", "ts": "1970-01-01T00:01:00Z"}])
+
+    def out() -> DataFrame:
+        return counts(stream.frame().withWatermark("ts", "1 second"), Expiring(), time_mode="eventTime")
+
+    # One micro-batch: it moves the watermark, and none follows it.
+    stream.run(out(), once=True)
+    assert stream.rows == {0: [("a", 1)]}
+    stream.run(out())
+    assert stream.all_rows() == [("a", 1), ("a", -5_000)]
+
+
 def test_the_output_can_be_aggregated_in_event_time(new_stream: Callable[..., Any], tmp_path: Path) -> None:
     stream = new_stream(tmp_path, "k string, ts timestamp")
 

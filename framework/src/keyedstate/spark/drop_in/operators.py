@@ -7,7 +7,7 @@ from functools import partial
 
 import cloudpickle
 from pyspark.errors import IllegalArgumentException, PySparkNotImplementedError, PySparkRuntimeError
-from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, _parse_datatype_string
@@ -106,7 +106,7 @@ def transform_with_state_in_pandas(
     operator = _Operator(grouped, statefulProcessor, outputStructType, outputMode, timeMode)
     conf = operator.spark.conf
     max_records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
-    max_bytes = int(_bytes(conf.get("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")))
+    max_bytes = _bytes(operator.spark, conf.get("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647"))
     make = partial(
         PandasProcessor,
         max_records=max_records if max_records > 0 else 2**31 - 1,
@@ -141,7 +141,8 @@ class _Operator:
         self._frame = grouped._df
         self._keys = _key_columns(grouped)
         self._processor = processor
-        self._output, self._checked = parse_output(self.spark, output)
+        schema = _parse(output) if isinstance(output, str) else output
+        self._output, self._checked = parse_output(self.spark, schema)
         self._time_domain = _TIME_MODES[time_mode.lower()]
 
     def run(
@@ -225,6 +226,8 @@ def _parse(schema: str) -> StructType:
     return found
 
 
-def _bytes(size: str | None) -> int:
-    """Return a size that Spark gives as text; it has resolved the unit of a session's setting."""
-    return int((size or "2147483647").rstrip("bB"))
+def _bytes(spark: SparkSession, size: str | None) -> int:
+    """Return a size that a setting gives as text, with or without a unit."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None, "a session has a JVM"
+    return int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(size or "2147483647"))

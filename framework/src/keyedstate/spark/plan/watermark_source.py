@@ -29,24 +29,26 @@ class WatermarkSource(DataSource):
 
 
 class WatermarkReader(ReaderWithoutRows):
-    """Offsets are watermarks; Spark starts a micro-batch when the newest one differs from the one before."""
+    """Offsets are watermarks; Spark starts a micro-batch when the newest one differs from the one before.
+
+    A run begins with an offset of its own: the run before may have moved the watermark last.
+    """
 
     def __init__(self, file: str) -> None:
         self._file = Path(file)
-        self._last = {"watermark": 0}
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> dict[str, Any]:
         """Return the offset before the first."""
-        return {"watermark": 0}
+        return {}
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return the current offset; Spark passes no arguments before 4.2."""
         try:
-            self._last = {"watermark": int(self._file.read_text(encoding="ascii"))}
+            watermark = int(self._file.read_text(encoding="ascii"))
         except FileNotFoundError:
             # No epoch of this run has ended.
-            return self._last if start is None else start
-        return self._last
+            watermark = (start or {}).get("watermark", 0)
+        return {"watermark": watermark, "run": self._file.name}
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Do nothing: a query that ends with its input ends after the watermark of its last rows."""

@@ -1,0 +1,157 @@
+"""One processor for transformWithState: on Spark's own implementation with RocksDB, and on keyedstate.
+
+    python tests/bench/bench_drop_in.py [--rows N] [--keys N] [--rounds N] [--markdown FILE]
+
+It counts and sums the rows of each key, as rows and as pandas frames.  Both queries of a form run at the same
+time and take turns: a round gives each of them the same micro-batch of many rows and then one of 100 rows.
+What counts is Spark's time of that micro-batch; the first two rounds are not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Row
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from streaming.lanes import ROCKSDB, open_session
+
+from keyedstate.spark import drop_in
+
+OUT = "k string, n long, total long"
+FEW = 100
+#: Rounds that are not counted.
+WARM = 2
+
+
+class Totals(StatefulProcessor):
+    def init(self, handle: Any) -> None:
+        self.totals = handle.getValueState("totals", "n long, total long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        n, total = self.totals.get() or (0, 0)
+        for row in rows:
+            n += 1
+            total += row.v
+        self.totals.update((n, total))
+        yield Row(k=key[0], n=n, total=total)
+
+
+class TotalsOfFrames(Totals):
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        n, total = self.totals.get() or (0, 0)
+        for frame in rows:
+            n += len(frame)
+            total += int(frame["v"].sum())
+        self.totals.update((n, total))
+        yield pd.DataFrame({"k": [key[0]], "n": [n], "total": [total]})
+
+
+class Lane:
+    """A running query with an input folder of its own."""
+
+    def __init__(self, session: Any, folder: Path, frames: bool, ours: bool) -> None:
+        self._input = folder / "input"
+        self._input.mkdir(parents=True)
+        self.rows: dict[int, list[Any]] = {}
+        grouped = session.readStream.schema("k string, v long").parquet(str(self._input)).groupBy("k")
+        with drop_in.enable() if ours else drop_in.disable():
+            if frames:
+                made = grouped.transformWithStateInPandas(TotalsOfFrames(), OUT, "update", "none")
+            else:
+                made = grouped.transformWithState(Totals(), OUT, "update", "none")
+        self._query = (
+            made.writeStream.foreachBatch(self._collect)
+            .outputMode("update")
+            .option("checkpointLocation", str(folder / "query"))
+            .start()
+        )
+
+    def _collect(self, batch: Any, epoch: int) -> None:
+        self.rows[epoch] = sorted(map(tuple, batch.collect()))
+
+    def run(self, table: pa.Table, number: int) -> float:
+        """Run a micro-batch and return its time in milliseconds."""
+        hidden = self._input / f".{number}.parquet"
+        pq.write_table(table, hidden)
+        os.rename(hidden, hidden.with_name(f"{number:06}.parquet"))
+        self._query.processAllAvailable()
+        done = [progress for progress in self._query.recentProgress if progress["numInputRows"]]
+        return float(done[-1]["durationMs"]["triggerExecution"])
+
+    def stop(self) -> None:
+        self._query.stop()
+
+
+def batch(number: int, rows: int, keys: int) -> pa.Table:
+    generator = np.random.default_rng([number, rows, keys])
+    names = np.char.add("key ", generator.integers(0, keys, rows).astype(str))
+    return pa.table({"k": pa.array(names), "v": pa.array(generator.integers(0, 100, rows))})
+
+
+def measured(session: Any, folder: Path, frames: bool, arguments: argparse.Namespace) -> list[list[float]]:
+    """Return the times of Spark and of keyedstate for many rows, and of both for few."""
+    lanes = [Lane(session, folder / name, frames, name == "keyedstate") for name in ("spark", "keyedstate")]
+    times: list[list[float]] = [[], [], [], []]
+    for number in range(arguments.rounds + WARM):
+        for size, rows in enumerate((arguments.rows, FEW)):
+            table = batch(2 * number + size, rows, arguments.keys)
+            for which, lane in enumerate(lanes):
+                spent = lane.run(table, 2 * number + size)
+                if number >= WARM:
+                    times[2 * size + which].append(spent)
+    for lane in lanes:
+        lane.stop()
+    if lanes[0].rows != lanes[1].rows:
+        raise SystemExit("the queries have put out different rows")
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--rows", type=int, default=20_000, help="of a large micro-batch")
+    parser.add_argument("--keys", type=int, default=2_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--markdown", type=Path)
+    arguments = parser.parse_args()
+    machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    lines = [
+        f"{arguments.keys:,} keys, medians of {arguments.rounds} rounds. Here: {machine}.",
+        "",
+        "| | rows of a micro-batch | Spark, RocksDB | keyedstate, heap-cow | times as fast |",
+        "|---|---|---|---|---|",
+    ]
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with tempfile.TemporaryDirectory() as made:
+        session = open_session(Path(made))
+        for name, value in ROCKSDB.items():
+            session.conf.set(name, value)
+        try:
+            for form in ("rows", "frames"):
+                times = measured(session, Path(made) / form, form == "frames", arguments)
+                for place, rows in ((0, arguments.rows), (2, FEW)):
+                    spark, ours = (statistics.median(times[place + which]) for which in range(2))
+                    lines.append(
+                        f"| {form} | {rows:,} | {spark:,.0f} ms | {ours:,.0f} ms | {spark / ours:.1f} |"
+                    )
+        finally:
+            session.stop()
+    text = "\n".join(lines) + "\n"
+    print(text)
+    if arguments.markdown:
+        arguments.markdown.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
