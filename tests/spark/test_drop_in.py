@@ -19,6 +19,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
+from keyedstate.checkpoint.format.manifest import StateOrigin
+from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import KeyColumnError
 from keyedstate.spark import drop_in
 
@@ -387,3 +390,34 @@ def test_fields_of_a_state_are_added_removed_reordered_and_widened(stream: Any) 
     assert stream.all_rows() == [("a", 7), ("a", 107)]
     stream.add(rows("a"))
     assert "cannot be read as" in stream.failure(counts(stream.frame(), Small()))
+
+
+def test_the_number_of_tasks_may_change_with_a_restart(stream: Any, spark: SparkSession) -> None:
+    before = spark.conf.get("spark.sql.shuffle.partitions") or ""
+    try:
+        for partitions, key in (("2", "a"), ("5", "b"), ("3", "a")):
+            spark.conf.set("spark.sql.shuffle.partitions", partitions)
+            stream.add(rows(key, "c"))
+            stream.run(counts(stream.frame()))
+        spark.conf.set("spark.sql.shuffle.partitions", "100")
+        stream.add(rows("a"))
+        assert "max-parallelism" in stream.failure(counts(stream.frame()))
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", before)
+    assert sorted(stream.rows[2]) == [("a", 2), ("c", 3)]
+
+
+def test_hosts_keep_the_state_between_epochs(stream: Any) -> None:
+    for _ in range(2):
+        stream.add(rows("a", "b"))
+    stream.run(counts(stream.frame()))
+    storage = CheckpointStorage.open(str(stream.spark_checkpoint / "keyedstate"))
+    folder = OperatorFolder(storage, "transform-with-state-0")
+    metadata = folder.read_metadata(1)
+    assert metadata is not None
+    assert {part.state_origin for part in metadata.parts} == {StateOrigin.HOST}
+
+
+def test_operators_in_two_branches_of_a_query_are_refused(stream: Any) -> None:
+    stream.add(rows("a", "b"))
+    assert "transform-with-state-0" in stream.failure(counts(stream.frame()).union(counts(stream.frame())))
