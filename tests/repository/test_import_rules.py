@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -95,6 +98,11 @@ KERNEL = ("hooks.py", "plugins.py", "config.py", "backend/**/*.py")
 KERNEL_LINES = 2_100
 
 
+#: A room, or a floor of one, has at most so many modules beside its ``__init__``.
+FOLDER_MODULES = 12
+FILE_LINES = 500
+
+
 class Import(NamedTuple):
     """One imported module, absolute, and where."""
 
@@ -106,19 +114,20 @@ class Import(NamedTuple):
         return f"{self.file}:{self.line} imports {self.module}"
 
 
-def imports(source: Path) -> Iterator[Import]:
-    """Yield what the modules below a source folder import; names that are modules count as modules."""
+@cache
+def imports(source: Path) -> tuple[Import, ...]:
+    """Return what the modules below a source folder import; names that are modules count as modules."""
+    found = []
     for file in sorted(source.rglob("*.py")):
         package = file.relative_to(source).with_suffix("").parts[:-1]
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                for alias in node.names:
-                    yield Import(alias.name, file, node.lineno)
+                found += [Import(alias.name, file, node.lineno) for alias in node.names]
             elif isinstance(node, ast.ImportFrom):
                 base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
                 module = ".".join(part for part in (base, node.module) if part)
-                for alias in node.names:
-                    yield Import(f"{module}.{alias.name}", file, node.lineno)
+                found += [Import(f"{module}.{alias.name}", file, node.lineno) for alias in node.names]
+    return tuple(found)
 
 
 def part(module: str) -> str | None:
@@ -241,6 +250,51 @@ def test_the_kernel_can_be_read_in_one_sitting():
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) <= KERNEL_LINES
 
 
+def module_graph(source: Path) -> dict[str, set[str]]:
+    """Return by module the modules of the same source folder that it imports, in functions too.
+
+    The roots are left out: the facade imports what it is asked for.
+    """
+    files = {path.relative_to(source).with_suffix("").parts: path for path in source.rglob("*.py")}
+    modules = {
+        path: ".".join(names[:-1] if names[-1] == "__init__" else names) for names, path in files.items()
+    }
+    known = {name for name in modules.values() if "." in name}
+    graph: dict[str, set[str]] = {name: set() for name in known}
+    for found in imports(source):
+        owner, target = modules[found.file], found.module
+        while target and target not in known:
+            target = target.rpartition(".")[0]
+        if owner in known and target and target != owner:
+            graph[owner].add(target)
+    return graph
+
+
+def circle(graph: dict[str, set[str]]) -> tuple[str, ...]:
+    """Return the modules of an import circle, in order; empty where there is none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return tuple(error.args[1])
+    return ()
+
+
+@pytest.mark.parametrize("source", [FRAMEWORK, *PLUGIN_SOURCES], ids=lambda source: source.parent.name)
+def test_no_modules_import_each_other_in_a_circle(source: Path):
+    assert circle(module_graph(source)) == ()
+
+
+def test_a_folder_of_the_framework_has_about_a_dozen_modules():
+    counts = Counter(path.parent for path in FRAMEWORK.rglob("*.py") if path.name != "__init__.py")
+    assert {folder: count for folder, count in counts.items() if count > FOLDER_MODULES} == {}
+
+
+@pytest.mark.parametrize("source", [FRAMEWORK, *PLUGIN_SOURCES], ids=lambda source: source.parent.name)
+def test_a_source_file_has_one_subject_in_at_most_500_lines(source: Path):
+    files = [path for suffix in ("py", "pyx") for path in source.rglob(f"*.{suffix}")]
+    assert [path for path in files if path.read_text(encoding="utf-8").count("\n") > FILE_LINES] == []
+
+
 # -- the rules see what they are to see ------------------------------------------------------------
 
 
@@ -285,6 +339,15 @@ def test_an_import_of_a_later_floor_is_seen(tmp_path: Path):
     source = _source(tmp_path, "keyedstate/checkpoint/format/manifest.py", "\n".join(lines))
     (fault,) = floor_faults(source, "checkpoint", FLOORS["checkpoint"])
     assert fault.endswith("keyedstate.checkpoint.protocol")
+
+
+def test_a_circle_through_a_function_and_another_module_is_seen(tmp_path: Path):
+    _source(tmp_path, "keyedstate/state/a.py", "from keyedstate.state import b\n")
+    _source(tmp_path, "keyedstate/state/b.py", "from keyedstate.state.c import value\n")
+    source = _source(
+        tmp_path, "keyedstate/state/c.py", "def late():\n    from keyedstate.state.a import value\n"
+    )
+    assert set(circle(module_graph(source))) == {f"keyedstate.state.{name}" for name in "abc"}
 
 
 def test_a_plugin_that_reaches_inside_or_into_another_plugin_is_seen(tmp_path: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keyedstate.backend import Capability
@@ -14,10 +15,9 @@ from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
 from keyedstate.epoch.configuration import backend_in_task, configuration_in_task, storage_in_task
-from keyedstate.epoch.key_columns import refuse_reordered_key
 from keyedstate.epoch.local_folders import local_folder
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
-from keyedstate.errors import DuplicateUidError
+from keyedstate.errors import DuplicateUidError, KeyColumnsChangedError
 from keyedstate.options import CLOCK_MAX_SKEW
 from keyedstate.state.clock import system_clock
 from keyedstate.time.epoch_clock import EpochClock
@@ -69,7 +69,7 @@ class EpochStart:
         folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
         began = time.perf_counter()
         stored = restore.find_snapshot(folder, owner, identity, restore_point)
-        refuse_reordered_key(location.uid, plan.key_columns, None if stored is None else stored.metadata)
+        _refuse_reordered_key(location.uid, plan.key_columns, None if stored is None else stored.metadata)
         chosen = backend_in_task(plan.settings)
         kind = FullSnapshotRules.of(config).choose(
             restore_point,
@@ -95,3 +95,15 @@ def _refuse_second_operator(folder: OperatorFolder, identity: TaskIdentity) -> N
 def _operator_of(nonce: str) -> str:
     # `keyedstate.spark.hosts.task_identity.attempt_identity` puts it before the random part.
     return nonce.partition("-")[0]
+
+
+def _refuse_reordered_key(
+    uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata | None
+) -> None:
+    """Raise `KeyColumnsChangedError` for another order: with the same types, no key would be found."""
+    if restore_point is None:
+        return
+    before = [name for name, _ in restore_point.key_columns]
+    now = [name for name, _ in key_columns]
+    if before != now and sorted(before) == sorted(now):
+        raise KeyColumnsChangedError(uid, before, now)

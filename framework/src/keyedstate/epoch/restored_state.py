@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from keyedstate.checkpoint.format.manifest import AttemptManifest
+import contextlib
+from collections.abc import Iterator, Sequence
+
+from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata
 from keyedstate.checkpoint.format.operator_state import read_operator_state
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol.recovery import opened_handles
 from keyedstate.epoch.epoch_start import EpochStart
-from keyedstate.epoch.key_columns import naming_key_columns
 from keyedstate.epoch.partition_plan import PartitionPlan
+from keyedstate.errors import KeyColumnsChangedError, StateMigrationError
 from keyedstate.state.clock import Clock
 from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
@@ -33,7 +36,7 @@ def restore_keyed_state(
         return plan.open_backend(key_groups, track_changes=track_changes, clock=clock)
     with (
         opened_handles(stored.metadata, stored.storage, key_groups) as handles,
-        naming_key_columns(start.identity.uid, plan.key_columns, stored.metadata),
+        _naming_key_columns(start.identity.uid, plan.key_columns, stored.metadata),
     ):
         return plan.open_backend(key_groups, handles, track_changes=track_changes, clock=clock)
 
@@ -51,3 +54,20 @@ def restore_operator_state(plan: PartitionPlan, start: EpochStart) -> OperatorSt
         restarted=stored.metadata.run_id != identity.run_id,
     )
     return plan.operator_states(restored)
+
+
+@contextlib.contextmanager
+def _naming_key_columns(
+    uid: str, key_columns: Sequence[tuple[str, str]], restore_point: CheckpointMetadata
+) -> Iterator[None]:
+    """Raise `KeyColumnsChangedError`, which names the columns, where a state refuses the type of the key."""
+    try:
+        yield
+    except StateMigrationError as error:
+        if error.part != "key":
+            raise
+        before, now = (
+            [f"{name!r} of type {kind}" for name, kind in columns]
+            for columns in (restore_point.key_columns, key_columns)
+        )
+        raise KeyColumnsChangedError(uid, before, now) from error

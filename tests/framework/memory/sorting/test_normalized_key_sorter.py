@@ -21,9 +21,8 @@ from keyedstate.errors import (
     ValueTypeError,
 )
 from keyedstate.memory.sorting.fixed_length_sorter import FixedLengthSorter
-from keyedstate.memory.sorting.large_records import LargeRecords
 from keyedstate.memory.sorting.normalized_key_sorter import NormalizedKeySorter
-from keyedstate.memory.sorting.run_files import RunFile, record_schema
+from keyedstate.memory.sorting.run_files import LargeRecords, RunFile, record_schema
 from keyedstate.types.orders import RecordOrder
 
 KEY, TEXT = itemgetter(0), itemgetter(1)

@@ -13,8 +13,7 @@ from keyedstate.memory.manager import MemoryManager
 from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.sorting.merging import sorted_rows
 from keyedstate.memory.sorting.run_files import KEY_COLUMNS, key_columns, run_schema
-from keyedstate.memory.sorting.spilled_runs import FAN_IN, SpilledRuns
-from keyedstate.memory.sorting.spilling_sorter import SpillingSorter
+from keyedstate.memory.sorting.spilled_runs import FAN_IN, SpilledRuns, SpillingSorter
 
 #: The least memory of a sorter: some batches of a usual size.
 MIN_MEMORY_BYTES: Final = 1 << 20

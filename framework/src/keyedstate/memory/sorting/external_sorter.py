@@ -11,11 +11,9 @@ import pyarrow as pa
 from keyedstate.errors import SortMemoryError
 from keyedstate.memory.manager import MemoryManager
 from keyedstate.memory.sorting.index_sorter import MIN_PAGES, RecordOrder
-from keyedstate.memory.sorting.large_records import LargeRecords
 from keyedstate.memory.sorting.normalized_key_sorter import NormalizedKeySorter
-from keyedstate.memory.sorting.run_files import KEY_COLUMNS, record_schema
-from keyedstate.memory.sorting.spilled_runs import FAN_IN, SpilledRuns
-from keyedstate.memory.sorting.spilling_sorter import SpillingSorter
+from keyedstate.memory.sorting.run_files import KEY_COLUMNS, LargeRecords, record_schema
+from keyedstate.memory.sorting.spilled_runs import FAN_IN, SpilledRuns, SpillingSorter
 
 T = TypeVar("T")
 

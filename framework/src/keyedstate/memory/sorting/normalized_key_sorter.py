@@ -14,8 +14,7 @@ from keyedstate.memory.segments import MemorySegment
 from keyedstate.memory.sorting.index_pages import Entries
 from keyedstate.memory.sorting.index_sorter import IndexSorter, RecordOrder
 from keyedstate.memory.sorting.keys import NormalizedKeys
-from keyedstate.memory.sorting.large_records import LargeRecords
-from keyedstate.memory.sorting.run_files import key_columns, record_schema
+from keyedstate.memory.sorting.run_files import LargeRecords, key_columns, record_schema
 
 T = TypeVar("T")
 Pointers = NDArray[np.uint64]

@@ -1,6 +1,7 @@
-"""Files of sorted runs: record batches, each with its length and `checksum`, and a count at the end.
+"""The files of a sorter: sorted runs, and records that are too large for a page.
 
-The first two columns of a batch are the normalized keys and whether they are only prefixes.
+A run is record batches, each with its length and `checksum`, and a count at the end. The first two columns of
+a batch are the normalized keys and whether they are only prefixes.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from keyedstate.errors import RunFileError, SpillError
 from keyedstate.memory.sorting.keys import NormalizedKeys
 
-#: The bytes of a batch and their checksum; at the end of the file 0 and the number of batches.
+#: The bytes of a batch or a large record and their checksum; at the end of a run 0 and the number of batches.
 _HEAD = struct.Struct(">QI")
 #: How many columns precede those of the rows.
 KEY_COLUMNS: Final = 2
@@ -156,3 +157,43 @@ class RunFile:
     def delete(self) -> None:
         """Delete the file; again has no effect."""
         self.path.unlink(missing_ok=True)
+
+
+class LargeRecords:
+    """Records in a file, found by their offset (Flink's ``LargeRecordHandler``); the first one creates it.
+
+    Runs contain the offsets alone, so that a large record is written once, however often runs are merged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: SpillFile | None = None
+        self._end = 0
+
+    def append(self, data: bytes) -> int:
+        """Write a record, and return its offset; raises SpillError."""
+        if self._file is None:
+            self._file = SpillFile(self.path)
+        offset = self._end
+        self._file.write(_HEAD.pack(len(data), checksum(self.path, data)) + data)
+        self._end += _HEAD.size + len(data)
+        return offset
+
+    def read(self, offset: int) -> bytes:
+        """Return the record at an offset; raises RunFileError."""
+        try:
+            with self.path.open("rb") as file:
+                file.seek(offset)
+                size, stored = _HEAD.unpack(file.read(_HEAD.size))
+                data = file.read(size) if size <= self._end else b""
+        except (OSError, struct.error) as error:
+            raise RunFileError(self.path, str(error)) from error
+        if len(data) != size or checksum(self.path, data) != stored:
+            raise RunFileError(self.path, f"the record at byte {offset} is damaged")
+        return data
+
+    def close(self) -> None:
+        """Delete the file; again has no effect."""
+        if self._file is not None:
+            self._file.delete()
+            self._file = None

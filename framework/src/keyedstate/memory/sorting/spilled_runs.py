@@ -1,17 +1,23 @@
-"""The sorted runs of one sorter on disk, and their merge in as many passes as the fan-in needs."""
+"""A sorter with sorted runs on disk, and their merge in as many passes as the fan-in needs."""
 
 from __future__ import annotations
 
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from keyedstate.errors import SorterClosedError, SpillError
 from keyedstate.memory.sorting.merging import RunWholeKeys, merged
 from keyedstate.memory.sorting.run_files import RunFile
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 #: Runs that are merged at once (Flink's ``taskmanager.runtime.max-fan``).
 FAN_IN: Final = 128
@@ -110,3 +116,43 @@ class SpilledRuns:
         run = RunFile.write(self.path(f"{next(self._numbers)}.run"), self._schema, batches)
         self.written_bytes += run.size
         return run
+
+
+class SpillingSorter(ABC):
+    """A sorter with runs on disk; a context manager that closes it."""
+
+    def __init__(self, runs: SpilledRuns) -> None:
+        self._runs = runs
+        self._finished = self._closed = False
+
+    @property
+    def runs(self) -> int:
+        """How many sorted runs are on disk."""
+        return len(self._runs)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the memory, and delete all files; again has no effect."""
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SorterClosedError("was closed")
+
+    def _check_unread(self) -> None:
+        self._check_open()
+        if self._finished:
+            raise SorterClosedError("has been read")
+
+    @contextmanager
+    def _closed_by_a_failed_write(self) -> Iterator[None]:
+        try:
+            yield
+        except SpillError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
