@@ -304,11 +304,16 @@ class _Even(type(types.INT64)):
         return super().is_value(value) and value % 2 == 0
 
 
-@pytest.mark.parametrize("serializer", [_Even(), types.tuple_of(_Even()), types.nullable(_Even())])
+@pytest.mark.parametrize(
+    "serializer",
+    [_Even(), types.tuple_of(_Even()), types.nullable(_Even()), types.row_of({"even": _Even()})],
+)
 def test_an_overridden_check_is_called_instead_of_the_inherited_one(serializer):
     check = types.value_checker(serializer)
 
     def wrapped(value):
+        if isinstance(serializer, types.RowSerializer):
+            return serializer.python_type(value)
         return (value,) if isinstance(serializer, types.TupleSerializer) else value
 
     assert check(wrapped(2)) and not check(wrapped(3))
@@ -334,3 +339,21 @@ def test_checks_within_checks_do_not_confuse_their_parts():
         list(good),
     ):
         assert not check(bad) and not serializer.is_value(bad)
+
+
+@pytest.mark.parametrize("of", [types.row_of, types.accumulators_of])
+def test_checks_of_rows_look_at_the_class_the_length_and_each_field(of):
+    serializer = of({"id": types.nullable(types.INT8), "name": types.nullable(types.STRING)})
+    check = types.value_checker(serializer)
+    nested = types.value_checker(types.tuple_of(serializer, serializer))
+    make = tuple.__new__
+    for good in ((1, "one"), (None, None)):
+        value = make(serializer.python_type, good)
+        assert check(value) and serializer.is_value(value) and nested((value, value))
+    other = types.row_of({"id": types.INT8, "text": types.STRING}).python_type
+    bad = [
+        make(serializer.python_type, each) for each in ((200, "x"), (1, b"x"), (1,), (1, "x", 2), ("x", 1))
+    ]
+    for value in [*bad, other(1, "one"), [1, "one"], None]:
+        assert not check(value) and not serializer.is_value(value)
+        assert not nested((value, value))

@@ -9,8 +9,8 @@ more.
 from __future__ import annotations
 
 import datetime as dt
+import struct
 from abc import ABC
-from array import array as machine_array
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain
@@ -32,6 +32,7 @@ from keyedstate.errors import (
 
 _NONE = type(None)
 _INTEGERS = frozenset((int,))
+_PLAIN = frozenset((tuple, list))
 #: What pyarrow raises for a value of the right Python type that the Arrow type cannot hold.
 _CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
@@ -111,8 +112,7 @@ class OutputSchema:
         return OutputBatchError(None, reason, self._names, self._side)
 
     def _transposed(self, rows: Sequence[Any], key_of: Callable[[int], object]) -> Sequence[Sequence[Any]]:
-        plain = set(map(type, rows)) <= {tuple, list}
-        if not plain or set(map(len, rows)) != {len(self._names)}:
+        if not _PLAIN.issuperset(map(type, rows)) or not {len(self._names)}.issuperset(map(len, rows)):
             rows = [self._row(row, index, key_of) for index, row in enumerate(rows)]
         # zip(*rows) would make an iterator for each row, which triggers the garbage collector.
         return [list(map(getter, rows)) for getter in self._getters]
@@ -191,7 +191,7 @@ class _Column(ABC):
 
     def checked(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values in a form that pyarrow converts without loss, or raise `_Refused`."""
-        if not set(map(type, values)) <= self.accepted:
+        if not self.accepted.issuperset(map(type, values)):
             values = [value if type(value) in self.accepted else self.adopt(value) for value in values]
         return self.looked_into(values)
 
@@ -233,11 +233,14 @@ class _LongInteger(_Scalar):
     """A column of 64-bit integers, the most frequent type."""
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
-        if set(map(type, values)) != _INTEGERS:
+        if not _INTEGERS.issuperset(map(type, values)):
             return super().to_arrow(values)
-        # Twice as fast as pa.array.
-        numbers = machine_array("q", values)
-        return pa.Array.from_buffers(self.arrow_type, len(numbers), [None, pa.py_buffer(numbers)])
+        try:
+            # A quarter of the time of pa.array.
+            numbers = struct.pack(f"{len(values)}q", *values)
+        except struct.error:
+            return super().to_arrow(values)  # says why
+        return pa.Array.from_buffers(self.arrow_type, len(values), [None, pa.py_buffer(numbers)])
 
 
 class _Timestamp(_Scalar):

@@ -6,6 +6,7 @@ import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
+from types import GeneratorType
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -111,12 +112,13 @@ class RowOperator(KeyedOperator):
                         backend.on_record()
                     try:
                         result = process(row, context)
-                        if result.__class__ is list:
+                        # A generator in most functions, so that is asked first.
+                        if type(result) is GeneratorType:
                             out += result
                         elif result is not None:
-                            if result.__class__ in _SINGLE_ROWS:
+                            if type(result) in _SINGLE_ROWS:
                                 raise _single_row(self._step_of(row), result)
-                            out.extend(result)
+                            out += result
                     except (Exception, SystemExit) as error:
                         raise self._failure(self._step_of(row), error) from error
                     if len(out) >= limit:

@@ -23,6 +23,7 @@ import numpy as np
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.composite import compose, restore_inner
+from keyedstate.types.contract.record_code import all_of, value_checker
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.records.structs import Default, StructSerializer, none_default
@@ -74,6 +75,7 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
         super().__init__(names, fields)
         self.python_type = row_type(self.names)
         self.make = partial(tuple.__new__, self.python_type)
+        self._is_value = value_checker(self)
         bits = _KIND_BITS + len(self.names)
         self._mask_bytes = -(-bits // 8)
         self._padding = self._mask_bytes * 8 - bits
@@ -103,6 +105,15 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
 
     def values_of(self, value: tuple[Any, ...]) -> Sequence[Any]:
         return value
+
+    def is_value(self, value: object) -> bool:
+        return self._is_value(value)
+
+    def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
+        cls = f"class{len(given)}"
+        given[cls] = self.python_type
+        fields = [(f"{value}[{index}]", field) for index, field in enumerate(self.field_serializers)]
+        return all_of([f"{first}.__class__ is {cls}", f"len({value}) == {len(fields)}"], fields, given)
 
     def default_of(self, name: str) -> Default | None:
         return none_default if self.may_be_null[self.names.index(name)] else None
@@ -203,6 +214,7 @@ class AccumulatorsSerializer(RowSerializer):
         super().__init__(names, fields)
         self.python_type = tuple
         self.make = tuple
+        self._is_value = value_checker(self)
 
     @classmethod
     def restore(cls, document: Mapping[str, Any]) -> TypeSerializer[Any]:
