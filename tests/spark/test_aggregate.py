@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 from keyedstate import keyed
-from keyedstate.aggregates import count, first, max_, mean, min_, stddev, sum_
+from keyedstate.aggregates import (
+    count,
+    count_distinct,
+    first,
+    last,
+    max_,
+    max_by,
+    mean,
+    min_,
+    stddev,
+    sum_,
+    top_k,
+)
 from keyedstate.errors import InvalidAggregateError
 from keyedstate.time import EventTime
 
@@ -70,6 +82,26 @@ def test_a_batch_frame_is_aggregated_with_the_types_of_spark(spark, one_backend)
     (row,) = out.collect()
     assert str(row["the total"]) == "1.50" and row["time"].year == 2020 and row["n"] == 1
     assert not out.schema["n"].nullable
+
+
+def test_a_batch_frame_has_whole_rows_conditions_and_distinct_counts(spark, one_backend):
+    frame = spark.sql(
+        "select * from values ('a', 1, 'p', true), ('a', 3, 'q', false), ('a', 3, 'p', true), ('b', 2, null, "
+        "null) as t (k, V, s, c)"
+    )
+    out = keyed(frame, "k", config={"backend": one_backend}).aggregate(
+        row=max_by(by="v", ties="last"),
+        text=max_by("S", by="v"),
+        distinct=count_distinct("s", "v"),
+        chosen=sum_("v", where="C"),
+        last=last("s", by=["v", "s"]),
+        top=top_k("v", 2),
+    )
+    assert out.schema["row"].dataType.simpleString() == "struct<k:string,V:int,s:string,c:boolean>"
+    assert {row.k: tuple(row)[1:] for row in out.collect()} == {
+        "a": (("a", 3, "p", True), "q", 3, 4, "q", [3, 3]),
+        "b": (("b", 2, None, None), None, 0, None, None, [2]),
+    }
 
 
 @pytest.mark.parametrize(

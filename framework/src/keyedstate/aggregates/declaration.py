@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from keyedstate.backend import Column
-from keyedstate.errors import InvalidAggregateError, UnsupportedTypeError, forgotten_call
+from keyedstate.errors import InvalidAggregateError, UnsupportedTypeError, did_you_mean, forgotten_call
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.tables import array_of
 from keyedstate.types import TypeSerializer, infer
@@ -32,6 +32,8 @@ class BoundAggregate(ABC):
     never_null: bool = False
     #: Whether the parts may be columns of numbers, so that the three methods on columns may be called.
     by_columns: bool = False
+    #: The column of booleans that says which rows count; None for all of them.
+    where: str | None = None
 
     def __init__(
         self,
@@ -110,23 +112,59 @@ class Aggregate:
     ----------
     function : str
     columns : tuple of str
-        The columns that it reads.
+        The columns whose values it takes.
     bind : callable
-        Takes `name`, `columns` and their Arrow types and returns the `BoundAggregate`; raises
-        `InvalidAggregateError` for types of which it cannot be computed.
+        Takes `name`, `columns` and `by` in one tuple and their Arrow types and returns the `BoundAggregate`;
+        raises `InvalidAggregateError` for types of which it cannot be computed.
     detail : str
         How it is computed, where another way has another accumulator.
+    by : tuple of str
+        The columns that order the rows.
+    where : str, optional
+        A column of booleans: rows in which it is false or null do not count.
+    whole_rows : bool
+        Whether its columns are all those of the rows.
     """
 
     function: str
     columns: tuple[str, ...]
     bind: Callable[[str, tuple[str, ...], Sequence[pa.DataType]], BoundAggregate]
     detail: str = ""
+    by: tuple[str, ...] = ()
+    where: str | None = None
+    whole_rows: bool = False
 
     @property
     def name(self) -> str:
         """What is computed, ``sum(amount)``."""
-        return f"{self.function}({', '.join(self.columns) or '*'}{self.detail and ' '}{self.detail})"
+        columns = "*" if self.whole_rows else ", ".join(self.columns) or "*"
+        by = f"by {', '.join(self.by)}" if self.by else ""
+        where = f"where {self.where}" if self.where is not None else ""
+        return f"{self.function}({' '.join(filter(None, (columns, by, self.detail, where)))})"
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+        return (*self.columns, *self.by, *(() if self.where is None else (self.where,)))
+
+    def over(self, names: Sequence[str], resolve: Callable[[str], str]) -> Aggregate:
+        """Return the aggregate of rows with the columns `names`; `resolve` returns one of them, or raises."""
+        return replace(
+            self,
+            columns=tuple(names if self.whole_rows else map(resolve, self.columns)),
+            by=tuple(map(resolve, self.by)),
+            where=None if self.where is None else resolve(self.where),
+        )
+
+    def bound(self, types: Mapping[str, pa.DataType]) -> BoundAggregate:
+        """Return the aggregate of columns of these types; raises `InvalidAggregateError`."""
+        columns = (*self.columns, *self.by)
+        bound = self.bind(self.name, columns, [types[column] for column in columns])
+        if self.where is not None:
+            if not pa.types.is_boolean(types[self.where]):
+                raise wrong_type(f"where={self.where!r}", types[self.where], "booleans")
+            bound.where = self.where
+        return bound
 
     def __repr__(self) -> str:
         return self.name
@@ -136,6 +174,7 @@ def of_column(
     function: str,
     column: str,
     bind: Callable[[str, tuple[str, ...], pa.DataType], BoundAggregate],
+    where: str | None,
     detail: str = "",
 ) -> Aggregate:
     """Return an aggregate of one column for the function that the user called; `bind` takes one Arrow type.
@@ -144,8 +183,19 @@ def of_column(
     """
     check_column(function, column)
     return Aggregate(
-        function.rstrip("_"), (column,), lambda name, columns, types: bind(name, columns, types[0]), detail
+        function.rstrip("_"),
+        (column,),
+        lambda name, columns, types: bind(name, columns, types[0]),
+        detail,
+        where=checked_where(function, where),
     )
+
+
+def checked_where(function: str, where: str | None) -> str | None:
+    """Return the column of a condition, None for none; raises `InvalidAggregateError` for what is no name."""
+    if where is not None:
+        check_column(function, where)
+    return where
 
 
 def check_column(function: str, column: object) -> None:
@@ -185,6 +235,23 @@ def all_aggregates(
                 "count() or sum_('c')",
             )
     return chosen
+
+
+def over_columns(aggregates: Mapping[str, Aggregate], columns: Sequence[str]) -> dict[str, Aggregate]:
+    """Return the aggregates of rows with these columns; raises `InvalidAggregateError` for another one."""
+
+    def resolve(column: str) -> str:
+        if column not in columns:
+            hint = did_you_mean(column, columns)
+            raise InvalidAggregateError(
+                name, f"the rows have no column {column!r}, but {', '.join(columns)}.{hint}"
+            )
+        return column
+
+    found = {}
+    for name, aggregate in aggregates.items():
+        found[name] = aggregate.over(columns, resolve)
+    return found
 
 
 def wrong_type(name: str, arrow_type: pa.DataType, needed: str) -> InvalidAggregateError:

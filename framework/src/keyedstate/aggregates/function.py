@@ -121,8 +121,8 @@ class Aggregation(VectorizedProcessFunction):
         """
         old = entries.read()
         now: list[Column] = []
-        for bound in self._kept.values():
-            new = bound.reduce_columns([batch.column(name) for name in bound.columns], rows)
+        for bound, columns, some in self._inputs(batch, rows):
+            new = bound.reduce_columns(columns, some)
             try:
                 now += bound.merge_columns(old[self._places[bound.name]], new)
             except TooLargeError as error:
@@ -153,9 +153,25 @@ class Aggregation(VectorizedProcessFunction):
     def reduce(self, batch: pa.RecordBatch, rows: GroupedRows) -> list[Part]:
         """Return the parts of the accumulators of each distinct key of a batch."""
         new: list[Part] = []
-        for bound in self._kept.values():
-            new += bound.reduce([batch.column(name) for name in bound.columns], rows)
+        for bound, columns, some in self._inputs(batch, rows):
+            new += bound.reduce(columns, some)
         return new
+
+    def _inputs(
+        self, batch: pa.RecordBatch, rows: GroupedRows
+    ) -> Iterator[tuple[BoundAggregate, list[pa.Array], GroupedRows]]:
+        """Yield the aggregates that are kept, each with its columns and keys of the rows that count."""
+        chosen: dict[str, tuple[pa.Array, GroupedRows]] = {}
+        for bound in self._kept.values():
+            columns = [batch.column(name) for name in bound.columns]
+            if bound.where is None:
+                yield bound, columns, rows
+                continue
+            if bound.where not in chosen:
+                mask = batch.column(bound.where).fill_null(False)
+                chosen[bound.where] = mask, rows.where(mask.to_numpy(zero_copy_only=False))
+            mask, some = chosen[bound.where]
+            yield bound, [column.filter(mask) for column in columns], some
 
     def merge(self, keys: list[Any], key_groups: npt.NDArray[np.int32], new: list[Part]) -> list[Part]:
         """Merge parts into the state of distinct keys and return the new ones."""
@@ -223,9 +239,7 @@ def _are_apart(touched: Sequence[GroupedRows]) -> bool:
 
 def _bound(name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> BoundAggregate:
     try:
-        return aggregate.bind(
-            aggregate.name, aggregate.columns, [types[column] for column in aggregate.columns]
-        )
+        return aggregate.bound(types)
     except InvalidAggregateError as error:
         raise InvalidAggregateError(name, error.reason) from error
 

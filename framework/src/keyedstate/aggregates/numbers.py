@@ -16,6 +16,7 @@ from keyedstate.aggregates.declaration import (
     BoundAggregate,
     Part,
     SinglePart,
+    checked_where,
     merged,
     of_column,
     wrong_type,
@@ -34,11 +35,14 @@ _DECIMALS = decimal.Context(prec=80, traps=[decimal.Inexact, decimal.InvalidOper
 _HALF_UP = decimal.Context(prec=80, rounding=decimal.ROUND_HALF_UP)
 
 
-def count(column: str | None = None) -> Aggregate:
+def count(column: str | None = None, *, where: str | None = None) -> Aggregate:
     """Return the number of rows, or of the rows in which a column is not null."""
     if column is None:
-        return Aggregate("count", (), lambda name, columns, types: _Count(name, columns, None))
-    return of_column("count", column, _Count)
+        condition = checked_where("count", where)
+        return Aggregate(
+            "count", (), lambda name, columns, types: _Count(name, columns, None), where=condition
+        )
+    return of_column("count", column, _Count, where)
 
 
 class _Count(NumberAggregate):
@@ -51,14 +55,14 @@ class _Count(NumberAggregate):
         return [Column(_counts(columns[0] if columns else None, rows))]
 
 
-def sum_(column: str) -> Aggregate:
+def sum_(column: str, *, where: str | None = None) -> Aggregate:
     """Return the sum of a column of numbers; null where there is no value.
 
     Whole numbers are summed as a long; a sum that a long does not hold is an error, as in Spark with
     ``spark.sql.ansi.enabled``.  Floats are summed as a double, a ``decimal(p, s)`` as a
     ``decimal(min(p + 10, 38), s)``.
     """
-    return of_column("sum_", column, _sum_of)
+    return of_column("sum_", column, _sum_of, where)
 
 
 def _sum_of(name: str, columns: tuple[str, ...], arrow_type: pa.DataType) -> BoundAggregate:
@@ -91,13 +95,13 @@ class _DecimalSum(SinglePart):
         return _DECIMALS.add(stored, new)
 
 
-def mean(column: str) -> Aggregate:
+def mean(column: str, *, where: str | None = None) -> Aggregate:
     """Return the mean of a column of numbers; null where there is no value.
 
     It is a double; that of a ``decimal(p, s)`` is a ``decimal(min(p + 4, 38), min(s + 4, 38))``, rounded half
     up.
     """
-    return of_column("mean", column, _mean_of)
+    return of_column("mean", column, _mean_of, where)
 
 
 def _mean_of(name: str, columns: tuple[str, ...], arrow_type: pa.DataType) -> BoundAggregate:
@@ -139,7 +143,7 @@ class _DecimalMean(BoundAggregate):
         return pa.array(quotients, self.result_type)
 
 
-def variance(column: str, *, population: bool = False) -> Aggregate:
+def variance(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
     """Return the variance of a column of numbers, as a double.
 
     It is computed by Welford's method and merged by that of Chan, Golub and LeVeque, so that large values of
@@ -151,13 +155,15 @@ def variance(column: str, *, population: bool = False) -> Aggregate:
     population : bool, default False
         Divide by the number of values n, and not by n - 1.  The variance of a sample is null below two
         values, that of a population where there is none.
+    where : str, optional
+        A column of booleans: rows in which it is false or null do not count.
     """
-    return of_column("variance", column, partial(_Moments, population=population, root=False))
+    return of_column("variance", column, partial(_Moments, population=population, root=False), where)
 
 
-def stddev(column: str, *, population: bool = False) -> Aggregate:
+def stddev(column: str, *, population: bool = False, where: str | None = None) -> Aggregate:
     """Return the standard deviation of a column of numbers, as a double: the square root of `variance`."""
-    return of_column("stddev", column, partial(_Moments, population=population, root=True))
+    return of_column("stddev", column, partial(_Moments, population=population, root=True), where)
 
 
 class _Moments(NumberAggregate):
@@ -168,7 +174,7 @@ class _Moments(NumberAggregate):
     ) -> None:
         _sum_type(name, arrow_type)
         parts: dict[str, TypeSerializer[Any]] = {"count": INT64, "mean": FLOAT64, "m2": FLOAT64}
-        super().__init__(f"variance({columns[0]})", columns, parts, pa.float64())
+        super().__init__("variance" + name[name.index("(") :], columns, parts, pa.float64())
         self._less = 0 if population else 1
         self._root = root
 
@@ -234,7 +240,8 @@ def _sums(column: pa.Array, rows: GroupedRows) -> Column:
         sums = np.bincount(codes, weights=values, minlength=len(rows)).astype(np.float64, copy=False)
     else:
         sums = _integer_sums(codes, values, len(rows))
-    there = _counts(column, rows) > 0 if column.null_count else None
+    may_be_null = column.null_count or not rows.all_have_rows
+    there = _counts(column, rows) > 0 if may_be_null else None
     return Column(sums, None if there is None or there.all() else there)
 
 

@@ -19,48 +19,55 @@ from keyedstate.aggregates.declaration import (
     wrong_type,
 )
 from keyedstate.aggregates.number_columns import Numbers, merged_columns, part_of
+from keyedstate.aggregates.ordering import best_rows, order_key, order_of, ordered_type
+from keyedstate.aggregates.ranking import By, best
 from keyedstate.backend import Column
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.tables import column_of, is_numeric
 from keyedstate.types import BOOLEAN, nullable, tuple_of
 
 
-def min_(column: str) -> Aggregate:
+def min_(column: str, *, where: str | None = None) -> Aggregate:
     """Return the smallest value of a column, nulls left out; null where there is no value.
 
-    The column has numbers, strings (compared by their UTF-8 bytes), binary, booleans, dates, times or
-    intervals.  NaN is larger than any other number, as in Spark.
+    The column has numbers, strings (compared by their UTF-8 bytes), binary, booleans, dates, times,
+    intervals or structs of these (compared field by field, a null first).  NaN is larger than any other
+    number, as in Spark.
     """
-    return of_column("min_", column, partial(_Extreme, largest=False))
+    return of_column("min_", column, partial(_Extreme, largest=False), where)
 
 
-def max_(column: str) -> Aggregate:
+def max_(column: str, *, where: str | None = None) -> Aggregate:
     """Return the largest value of a column, nulls left out; null where there is no value.
 
     See `min_` for types and order.
     """
-    return of_column("max_", column, partial(_Extreme, largest=True))
+    return of_column("max_", column, partial(_Extreme, largest=True), where)
 
 
 class _Extreme(SinglePart):
     def __init__(
         self, name: str, columns: tuple[str, ...], arrow_type: pa.DataType, *, largest: bool
     ) -> None:
-        if pa.types.is_nested(arrow_type) or pa.types.is_null(arrow_type):
-            raise wrong_type(name, arrow_type, "values with an order")
-        super().__init__(name, columns, values_type(name, arrow_type))
+        super().__init__(name, columns, ordered_type(name, arrow_type))
         self._largest = largest
         self._function = "max" if largest else "min"
         self._is_floating = pa.types.is_floating(self.result_type)
         self._pick: Callable[[Any, Any], Any] = max if largest else min
         if self._is_floating:
             self._pick = _larger_float if largest else _smaller_float
+        if pa.types.is_struct(arrow_type):
+            self._pick = partial(max if largest else min, key=order_key([self.type]))
         self.by_columns = is_numeric(arrow_type) and arrow_type == self.result_type
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
         if self._is_floating:
             return [part_of(column) for column in self.reduce_columns(columns, rows)]
         (column,) = columns
+        if pa.types.is_struct(column.type):
+            order, valid = order_of(columns)
+            picked = best_rows(rows, order, valid, largest=self._largest, last=False)
+            return [self.type.from_arrow(column.take(pa.array(picked, mask=picked < 0)))]
         try:
             return [self.type.from_arrow(rows.aggregated(column, self._function))]
         except pa.ArrowNotImplementedError:  # older versions of pyarrow for text, for example
@@ -122,32 +129,45 @@ def _smaller(stored: Numbers, new: Numbers) -> Numbers:
     return np.where((stored != stored) | (new < stored), new, stored)
 
 
-def first(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+def first(
+    column: str, *, ignore_nulls: bool = False, by: By | None = None, where: str | None = None
+) -> Aggregate:
     """Return the value of a column in the first row of a key.
-
-    First in the order in which rows reach the operator: Spark does not define the order of the rows of one
-    micro-batch.
 
     Parameters
     ----------
     column : str
     ignore_nulls : bool, default False
         Return the first value that is not null; null as long as there is none.
+    by : str or sequence of str, optional
+        The columns that order the rows, such as that of the event time; rows with a null in one of them do
+        not count.  Without it the first row is the one that reaches the operator first: Spark does not define
+        the order of the rows of one micro-batch.
+    where : str, optional
+        A column of booleans: rows in which it is false or null do not count.
     """
-    return _picked("first", column, ignore_nulls, last=False)
+    return _picked("first", column, ignore_nulls, by, where, last=False)
 
 
-def last(column: str, *, ignore_nulls: bool = False) -> Aggregate:
+def last(
+    column: str, *, ignore_nulls: bool = False, by: By | None = None, where: str | None = None
+) -> Aggregate:
     """Return the value of a column in the last row of a key, in the order that `first` describes.
 
     With `ignore_nulls`, return the last value that is not null.
     """
-    return _picked("last", column, ignore_nulls, last=True)
+    return _picked("last", column, ignore_nulls, by, where, last=True)
 
 
-def _picked(function: str, column: str, ignore_nulls: bool, *, last: bool) -> Aggregate:
+def _picked(
+    function: str, column: str, ignore_nulls: bool, by: By | None, where: str | None, *, last: bool
+) -> Aggregate:
+    if by is not None:
+        return best(
+            function, (column,), by, largest=last, ties=function, where=where, ignore_nulls=ignore_nulls
+        )
     bind = partial(_Picked, last=last, ignore_nulls=ignore_nulls)
-    return of_column(function, column, bind, "ignore nulls" if ignore_nulls else "")
+    return of_column(function, column, bind, where, "ignore nulls" if ignore_nulls else "")
 
 
 class _Picked(SinglePart):
@@ -192,14 +212,14 @@ class _Picked(SinglePart):
         return self._value_type.to_arrow([None if value is None else value[0] for value in parts[0]])
 
 
-def any_(column: str) -> Aggregate:
+def any_(column: str, *, where: str | None = None) -> Aggregate:
     """Return whether a boolean column is true in any row, nulls left out; null where there is no value."""
-    return of_column("any_", column, partial(_Truth, of_all=False))
+    return of_column("any_", column, partial(_Truth, of_all=False), where)
 
 
-def all_(column: str) -> Aggregate:
+def all_(column: str, *, where: str | None = None) -> Aggregate:
     """Return whether a boolean column is true in all rows, nulls left out; null where there is no value."""
-    return of_column("all_", column, partial(_Truth, of_all=True))
+    return of_column("all_", column, partial(_Truth, of_all=True), where)
 
 
 class _Truth(SinglePart):

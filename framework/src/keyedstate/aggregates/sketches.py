@@ -27,7 +27,7 @@ from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.types import BYTES
 
 
-def approx_distinct(column: str, *, precision: int = 12) -> Aggregate:
+def approx_distinct(column: str, *, precision: int = 12, where: str | None = None) -> Aggregate:
     """Return about how many distinct values a column has, nulls left out (a HyperLogLog sketch).
 
     Parameters
@@ -50,10 +50,12 @@ def approx_distinct(column: str, *, precision: int = 12) -> Aggregate:
         )
     _library("approx_distinct")
     bind = partial(_Distinct, precision=precision)
-    return of_column("approx_distinct", column, bind, f"precision {precision}")
+    return of_column("approx_distinct", column, bind, where, f"precision {precision}")
 
 
-def approx_quantiles(column: str, probabilities: Sequence[float], *, k: int = 200) -> Aggregate:
+def approx_quantiles(
+    column: str, probabilities: Sequence[float], *, k: int = 200, where: str | None = None
+) -> Aggregate:
     """Return about which numbers have some ranks in a column, as an array of doubles (a KLL sketch).
 
     Nulls and NaN are left out; null where there is no value.  Up to `k` values the answer is exact.  Beyond,
@@ -84,7 +86,7 @@ def approx_quantiles(column: str, probabilities: Sequence[float], *, k: int = 20
         raise InvalidAggregateError(None, f"k={k!r} of approx_quantiles is not one of 8 to 65,535")
     _library("approx_quantiles")
     bind = partial(_Quantiles, ranks=list(map(float, ranks)), k=k)
-    return of_column("approx_quantiles", column, bind, f"k {k}")
+    return of_column("approx_quantiles", column, bind, where, f"k {k}")
 
 
 def _library(function: str) -> Any:

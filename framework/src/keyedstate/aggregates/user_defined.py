@@ -14,6 +14,7 @@ from keyedstate.aggregates.declaration import (
     Part,
     SinglePart,
     check_column,
+    checked_where,
     values_type,
 )
 from keyedstate.errors import InvalidAggregateError, UnsupportedTypeError
@@ -28,6 +29,7 @@ def aggregate_with(
     accumulator: TypeSerializer[Any],
     result: object,
     name: str | None = None,
+    where: str | None = None,
 ) -> Aggregate:
     """Return the result of a user's function over a column, or over several.
 
@@ -48,6 +50,8 @@ def aggregate_with(
     name : str, optional
         The name of the accumulators in a checkpoint; the function's class by default.  Two functions of one
         class over the same columns need one each.
+    where : str, optional
+        A column of booleans: rows in which it is false or null do not count.
     """
     if not isinstance(function, AggregateFunction):
         raise InvalidAggregateError(
@@ -73,7 +77,7 @@ def aggregate_with(
         values = [values_type(name, arrow_type) for arrow_type in types]
         return UserDefined(name, columns, function, values, accumulator, result_type)
 
-    return Aggregate(title, tuple(columns), bind)
+    return Aggregate(title, tuple(columns), bind, where=checked_where("aggregate_with", where))
 
 
 class UserDefined(SinglePart):
@@ -100,7 +104,12 @@ class UserDefined(SinglePart):
         ]
         values = lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
         create, add_all = self.function.create_accumulator, self.function.add_all
-        return [[add_all(values[start:end], create()) for start, end in pairwise(rows.bounds.tolist())]]
+        return [
+            [
+                add_all(values[start:end], create()) if start < end else None
+                for start, end in pairwise(rows.bounds.tolist())
+            ]
+        ]
 
     def both(self, stored: Any, new: Any) -> Any:
         # A copy: `merge` may change it in place, and a live snapshot may share the stored one.

@@ -5,6 +5,7 @@ Each row gets the number of its key; keys are numbered in the order of their fir
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -56,6 +57,8 @@ class GroupedRows:
         key_groups: npt.NDArray[np.int32],
         numbered: tuple[Integers, Integers] | None = None,
     ) -> None:
+        #: Whether each key is known to have a row; false for the result of `where`.
+        self.all_have_rows = True
         self.codes, self.first_rows = _numbered(columns) if numbered is None else numbered
         self._columns = columns
         self.key_groups = key_groups[self.first_rows]
@@ -99,6 +102,15 @@ class GroupedRows:
         np.cumsum(np.bincount(self.codes, minlength=len(self)), out=bounds[1:])
         return bounds
 
+    def where(self, chosen: npt.NDArray[np.bool_]) -> GroupedRows:
+        """Return some of the rows with the same keys, of which some may have no row then."""
+        some = copy.copy(self)
+        some.codes = self.codes[chosen]
+        some.all_have_rows = False
+        for made_of_codes in ("rows_by_key", "bounds"):
+            vars(some).pop(made_of_codes, None)
+        return some
+
     def present(self, column: pa.Array) -> tuple[Integers, npt.NDArray[Any]]:
         """Return the key numbers of the rows in which a column is not null, and its values there."""
         if not column.null_count:
@@ -109,6 +121,8 @@ class GroupedRows:
     def aggregated(self, column: pa.Array, function: str) -> pa.ChunkedArray:
         """Return one of Arrow's hash aggregations of a column for each key, in the order of the keys.
 
+        A key without rows has a null.
+
         `function` is a name of `pyarrow.TableGroupBy.aggregate`, such as "sum".
 
         Raises
@@ -118,7 +132,12 @@ class GroupedRows:
         """
         table = pa.table({"key": self.codes, "value": column})
         made = table.group_by("key", use_threads=False).aggregate([("value", function)])
-        return made.column(f"value_{function}").take(pc.sort_indices(made.column("key")))
+        values, keys = made.column(f"value_{function}"), made.column("key")
+        if len(keys) == len(self):
+            return values.take(pc.sort_indices(keys))
+        places = np.full(len(self), -1)
+        places[keys.to_numpy()] = np.arange(len(keys))
+        return values.take(pa.array(places, mask=places < 0))
 
 
 def keys_of(columns: Sequence[pa.Array]) -> list[Any]:

@@ -10,16 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from keyedstate.aggregates import Aggregate, Aggregation
-from keyedstate.aggregates.declaration import all_aggregates
+from keyedstate.aggregates.declaration import all_aggregates, over_columns
 from keyedstate.columns.declared import output_schema
 from keyedstate.columns.keyed import KeyedColumns
 from keyedstate.columns.spark_types import schema_as_spark_reads
 from keyedstate.errors import (
     BroadcastFrameError,
-    InvalidAggregateError,
     KeyColumnError,
     LocalRunError,
-    did_you_mean,
 )
 from keyedstate.local.run.plan import Input, OperatorInputs, OperatorPlan
 from keyedstate.local.sources.choice import source_of
@@ -169,15 +167,7 @@ class KeyedStream:
             For no aggregate, and for a column or name that cannot be used; other errors as `process`.
         """
         columns = self._read.inputs[0].columns
-        chosen = all_aggregates(aggregates, named)
-        for name, aggregate in chosen.items():
-            for column in aggregate.columns:
-                if column not in columns.schema.names:
-                    hint = did_you_mean(column, columns.schema.names)
-                    known = ", ".join(columns.schema.names)
-                    raise InvalidAggregateError(
-                        name, f"the rows have no column {column!r}, but {known}.{hint}"
-                    )
+        chosen = over_columns(all_aggregates(aggregates, named), columns.schema.names)
         types = dict(zip(columns.schema.names, columns.schema.types, strict=True))
         function = Aggregation(columns.key_columns, types, chosen, ttl)
         return self.process(function, function.output)

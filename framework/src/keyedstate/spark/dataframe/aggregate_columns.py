@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
@@ -33,9 +33,8 @@ def aggregation_of(
         if folded(frame, name) in taken:
             raise InvalidAggregateError(name, f"{taken[folded(frame, name)]} already; rename one of them")
         taken[folded(frame, name)] = f"an aggregate is named {name!r}"
-        columns = tuple(_input_column(frame, name, column) for column in aggregate.columns)
-        resolved[name] = replace(aggregate, columns=columns)
-    read = [column for aggregate in resolved.values() for column in aggregate.columns]
+        resolved[name] = aggregate.over(frame.columns, partial(_input_column, frame, name))
+    read = [column for aggregate in resolved.values() for column in aggregate.read]
     needed = list(dict.fromkeys([*key_columns, *read, *time_columns]))
     read_fields = [frame.schema[name] for name in needed]
     fault = without_arrow_type(read_fields)

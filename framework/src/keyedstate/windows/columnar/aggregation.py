@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.aggregates import Aggregate
+from keyedstate.aggregates.declaration import over_columns
 from keyedstate.aggregates.function import Aggregation
 from keyedstate.backend import ColumnTable
 from keyedstate.errors import InvalidAggregateError, MissingTimestampError
@@ -77,13 +78,7 @@ class DeclaredAggregation(KeyedFunction):
 
     def _aggregation(self, schema: pa.Schema, key_columns: Sequence[str]) -> Aggregation:
         types = dict(zip(schema.names, schema.types, strict=True))
-        for name, aggregate in self._aggregates.items():
-            for column in aggregate.columns:
-                if column not in types:
-                    raise InvalidAggregateError(
-                        name, f"there is no column {column!r}, but {', '.join(schema.names)}"
-                    )
-        return Aggregation(key_columns, types, self._aggregates)
+        return Aggregation(key_columns, types, over_columns(self._aggregates, schema.names))
 
 
 def by_columns(definition: WindowDefinition) -> bool:

@@ -1,0 +1,276 @@
+"""Aggregates that order the rows of a key by some columns: max_by, min_by, and the largest values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keyedstate.aggregates.declaration import (
+    Aggregate,
+    BoundAggregate,
+    Part,
+    SinglePart,
+    check_column,
+    checked_where,
+    of_column,
+    values_type,
+)
+from keyedstate.aggregates.number_columns import Numbers
+from keyedstate.aggregates.ordering import (
+    best_rows,
+    float_order,
+    order_key,
+    order_of,
+    ordered_type,
+    ranked_rows,
+)
+from keyedstate.backend import Column
+from keyedstate.errors import InvalidAggregateError
+from keyedstate.runtime.grouping import GroupedRows
+from keyedstate.tables import array_of, column_of, is_numeric
+from keyedstate.types import list_of
+
+#: What an aggregate is ordered by: a column, or several, of which the first that differs decides.
+By = str | Sequence[str]
+
+
+def max_by(*columns: str, by: By, ties: str = "first", where: str | None = None) -> Aggregate:
+    """Return the values of columns in the row that is the largest by others: ``max_by("item", by="price")``.
+
+    Parameters
+    ----------
+    columns : str
+        One column gives its value, several give a struct, and none gives the whole row as a struct.
+    by : str or sequence of str
+        The columns that order the rows; the first that differs decides.  Rows with a null in one of them do
+        not count.  NaN is larger than any other number, structs are compared field by field.
+    ties : {"first", "last"}, optional
+        Which of several largest rows counts, in the order in which rows reach the operator.
+    where : str, optional
+        A column of booleans: rows in which it is false or null do not count.
+    """
+    return best("max_by", columns, by, largest=True, ties=ties, where=where)
+
+
+def min_by(*columns: str, by: By, ties: str = "first", where: str | None = None) -> Aggregate:
+    """Return the values of columns in the row that is the smallest by others; see `max_by`."""
+    return best("min_by", columns, by, largest=False, ties=ties, where=where)
+
+
+def best(
+    function: str,
+    columns: tuple[str, ...],
+    by: By,
+    *,
+    largest: bool,
+    ties: str,
+    where: str | None,
+    ignore_nulls: bool = False,
+) -> Aggregate:
+    """Return an aggregate that takes the values of the largest or smallest row."""
+    order = order_columns(function, by)
+    for column in columns:
+        check_column(function, column)
+    if ties not in ("first", "last"):
+        raise InvalidAggregateError(None, f"{function}() is given ties={ties!r}; give 'first' or 'last'")
+    bind = partial(
+        _Best,
+        single=len(columns) == 1,
+        order=len(order),
+        largest=largest,
+        last=ties == "last",
+        ignore_nulls=ignore_nulls,
+    )
+    details = ["ties last"] if ties == "last" and function in ("max_by", "min_by") else []
+    details += ["ignore nulls"] if ignore_nulls else []
+    return Aggregate(
+        function,
+        columns,
+        bind,
+        " ".join(details),
+        by=order,
+        where=checked_where(function, where),
+        whole_rows=not columns,
+    )
+
+
+def order_columns(function: str, by: By) -> tuple[str, ...]:
+    """Return the columns that order rows; raises `InvalidAggregateError` for none and for no names."""
+    order = (by,) if isinstance(by, str) else tuple(by) if isinstance(by, (list, tuple)) else (by,)
+    if not order:
+        raise InvalidAggregateError(None, f"{function}() is given by={by!r}; name a column that orders rows")
+    for column in order:
+        check_column(function, column)
+    return order
+
+
+class _Best(BoundAggregate):
+    """The parts are the needed columns of the best row; without a row the columns of the order are None."""
+
+    def __init__(
+        self,
+        name: str,
+        columns: tuple[str, ...],
+        types: Sequence[pa.DataType],
+        *,
+        single: bool,
+        order: int,
+        largest: bool,
+        last: bool,
+        ignore_nulls: bool,
+    ) -> None:
+        self._order = columns[-order:]
+        self._values = columns[:-order]
+        of_order = [ordered_type(name, type) for type in types[-order:]]
+        parts = {column: values_type(name, type) for column, type in zip(columns, types, strict=True)}
+        self._key = order_key(of_order)
+        self._largest = largest
+        self._last = last
+        self._ignore_nulls = ignore_nulls
+        self._single = single
+        fields = [pa.field(column, parts[column].arrow_type) for column in self._values]
+        super().__init__(name, tuple(parts), parts, fields[0].type if single else pa.struct(fields))
+        self.by_columns = all(
+            is_numeric(type) and type == parts[column].arrow_type
+            for column, type in zip(columns, types, strict=True)
+        )
+        names = list(parts)
+        self._places = [names.index(column) for column in self._order]
+        self._value_places = [names.index(column) for column in self._values]
+
+    def _picked(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[pa.Array]:
+        order, valid = order_of([columns[place] for place in self._places])
+        if self._ignore_nulls:
+            of_value = columns[self._value_places[0]].is_valid().to_numpy(zero_copy_only=False)
+            valid = of_value if valid is None else valid & of_value
+        picked = best_rows(rows, order, valid, largest=self._largest, last=self._last)
+        indices = pa.array(picked, mask=picked < 0)
+        return [column.take(indices) for column in columns]
+
+    def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
+        types = self.parts.values()
+        return [
+            type.from_arrow(column) for type, column in zip(types, self._picked(columns, rows), strict=True)
+        ]
+
+    def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
+        return list(map(column_of, self._picked(columns, rows)))
+
+    def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
+        key, first_part = self._key, self._places[0]
+        olds, news = (self._of_order(parts) for parts in (stored, new))
+        there = zip(stored[first_part], new[first_part], strict=True)
+        wins = []
+        for (o, n), old, other in zip(there, olds, news, strict=True):
+            if n is None or o is None:
+                wins.append(o is None)
+                continue
+            one, two = key(old), key(other)
+            if one == two:
+                wins.append(self._last)
+            else:
+                wins.append((two > one) is self._largest)
+        return [
+            [n if won else o for o, n, won in zip(old, other, wins, strict=True)]
+            for old, other in zip(stored, new, strict=True)
+        ]
+
+    def _of_order(self, parts: list[Part]) -> list[Any]:
+        if len(self._places) == 1:
+            return parts[self._places[0]]
+        return list(zip(*(parts[place] for place in self._places), strict=True))
+
+    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        better = np.full(len(new[0]), self._last)
+        for place in reversed(self._places):
+            old, other = (_comparable(column.values) for column in (stored[place], new[place]))
+            better = np.where(old == other, better, (other > old) == self._largest)
+        first_part = self._places[0]
+        wins = ~stored[first_part].there | (new[first_part].there & better)
+        merged = []
+        for of_stored, of_new in zip(stored, new, strict=True):
+            there = None
+            if of_stored.present is not None or of_new.present is not None:
+                there = np.where(wins, of_new.there, of_stored.there)
+            merged.append(Column(np.where(wins, of_new.values, of_stored.values), there))
+        return merged
+
+    def results(self, parts: list[Part]) -> pa.Array:
+        types = list(self.parts.values())
+        columns = [types[place].to_arrow(parts[place]) for place in self._value_places]
+        there = [value is not None for value in parts[self._places[0]]]
+        return self._result(columns, np.array(there, np.bool_))
+
+    def results_of(self, parts: list[Column]) -> pa.Array:
+        types = list(self.parts.values())
+        columns = [array_of(parts[place], types[place].arrow_type) for place in self._value_places]
+        return self._result(columns, parts[self._places[0]].there)
+
+    def _result(self, columns: list[pa.Array], there: Any) -> pa.Array:
+        if self._single:
+            return columns[0]
+        mask = None if there.all() else pa.array(~there)
+        return pa.StructArray.from_arrays(columns, fields=list(self.result_type), mask=mask)
+
+
+def _comparable(values: Numbers) -> Numbers:
+    return float_order(values) if values.dtype == np.float64 else values
+
+
+def top_k(column: str, k: int, *, smallest: bool = False, where: str | None = None) -> Aggregate:
+    """Return the `k` largest values of a column as an array, the largest first; nulls are left out.
+
+    It is empty where there is no value.  Equal values count each.
+
+    Parameters
+    ----------
+    column : str
+    k : int
+        The state of a key has up to so many values, and is read and written as a whole.
+    smallest : bool, default False
+        Return the smallest values, the smallest first.
+    where : str, optional
+        A column of booleans: rows in which it is false or null do not count.
+    """
+    check_count("top_k", "k", k)
+    bind = partial(_TopValues, k=k, largest=not smallest)
+    return of_column("top_k", column, bind, where, f"{'smallest' if smallest else 'largest'} {k}")
+
+
+def check_count(function: str, parameter: str, count: object) -> None:
+    """Raise `InvalidAggregateError` for what is no number of rows."""
+    if type(count) is not int or count < 1:
+        raise InvalidAggregateError(
+            None, f"{function}() is given {parameter}={count!r}; give a number from 1"
+        )
+
+
+class _TopValues(SinglePart):
+    never_null = True
+
+    def __init__(
+        self, name: str, columns: tuple[str, ...], arrow_type: pa.DataType, *, k: int, largest: bool
+    ) -> None:
+        value_type = ordered_type(name, arrow_type)
+        super().__init__(name, columns, list_of(value_type), pa.list_(value_type.arrow_type))
+        self._value_type = value_type
+        self._k = k
+        self._largest = largest
+        self._key: Callable[[Any], Any] = order_key([value_type])
+
+    def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
+        order, valid = order_of(columns, [self._largest])
+        places, bounds = ranked_rows(rows, order, valid, self._k)
+        values = self._value_type.from_arrow(columns[0].take(pa.array(places)))
+        return [[values[start:end] or None for start, end in pairwise(bounds.tolist())]]
+
+    def both(self, stored: list[Any], new: list[Any]) -> list[Any]:
+        return sorted([*stored, *new], key=self._key, reverse=self._largest)[: self._k]
+
+    def results(self, parts: list[Part]) -> pa.Array:
+        return self.type.to_arrow([values or [] for values in parts[0]])
