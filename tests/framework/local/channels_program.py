@@ -119,7 +119,7 @@ class Counting(KeyedProcessFunction):
                 time.sleep(0.005)
             if row.number == KILLED_AT:
                 killed.touch()
-                os.kill(os.getppid(), signal.SIGKILL)
+                os.kill(_read(self._folder / "program"), signal.SIGKILL)
                 os.kill(os.getpid(), signal.SIGKILL)
         count = (self.counts.get(row.channel) or 0) + 1
         self.counts.put(row.channel, count)
@@ -140,4 +140,5 @@ def counted(folder, mode, parallelism):
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
+    _write(folder / "program", os.getpid())
     counted(folder, sys.argv[2], int(sys.argv[3])).write_parquet(folder / "out")

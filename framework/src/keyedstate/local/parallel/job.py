@@ -25,9 +25,10 @@ from keyedstate.errors import CheckpointTimeoutError, SubtaskFailedError
 from keyedstate.local.channels.elements import Barrier
 from keyedstate.local.parallel.connection import wait
 from keyedstate.local.parallel.feed import Feed
+from keyedstate.local.parallel.fork_server import ForkServer
 from keyedstate.local.parallel.messages import Closed, Finished, MoreFollow
 from keyedstate.local.parallel.operator import ParallelOperator
-from keyedstate.local.parallel.process import SubtaskProcess, end_processes
+from keyedstate.local.parallel.process import SubtaskProcess
 from keyedstate.local.run.chain import Chain
 from keyedstate.local.run.checkpoints import Checkpoints
 from keyedstate.local.run.elements import Committed, Element, Prepare, Restored
@@ -125,6 +126,7 @@ class _Running:
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
         self._operators = {plan: ParallelOperator(plan) for plan in chain.plans}
+        self._server = ForkServer()
         #: By subtask the operator that reads its rows, and their channel there; not of the last operator.
         self._receivers: dict[SubtaskProcess, tuple[ParallelOperator, Feed]] = {}
         #: Whether the barriers of the current epoch were sent.
@@ -134,7 +136,7 @@ class _Running:
     def open(self, identity: RunIdentity, epoch: int) -> CheckpointMetadata | None:
         """Start the processes; return the checkpoint that the last operator has restored."""
         for operator in self._operators.values():
-            operator.start(identity, epoch)
+            operator.start(self._server, identity, epoch)
         for operator in self._operators.values():
             operator.open()
         for plan, (receiver, number) in self._chain.receivers.items():
@@ -263,7 +265,10 @@ class _Running:
 
     def close(self) -> None:
         """End the processes."""
-        end_processes([subtask for operator in self._operators.values() for subtask in operator.subtasks])
+        for operator in self._operators.values():
+            for subtask in operator.subtasks:
+                subtask.close()
+        self._server.close()
 
 
 class _Patience:

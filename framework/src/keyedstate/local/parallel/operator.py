@@ -13,6 +13,7 @@ from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.local.channels.elements import Barrier, Watermark
 from keyedstate.local.parallel.feed import Feed
+from keyedstate.local.parallel.fork_server import ForkServer
 from keyedstate.local.parallel.messages import Begin, BroadcastEnd, EndEpoch, Finished, Opened, Published
 from keyedstate.local.parallel.process import SubtaskProcess
 from keyedstate.local.run.input_channels import InputChannels, upstream_channel
@@ -55,13 +56,13 @@ class ParallelOperator:
         #: The channels of other operators' subtasks that its barrier has passed; nothing is behind it.
         self._passed: set[Feed] = set()
 
-    def start(self, identity: RunIdentity, epoch: int) -> None:
+    def start(self, server: ForkServer, identity: RunIdentity, epoch: int) -> None:
         """Start the processes; an error may leave some of them running."""
         partitions, operator_id = self.plan.partitions, new_operator_id()
         channels = len(self.inputs.reading) + len(self.inputs.upstream)
         aligns = self.plan.config[CHECKPOINT_MODE] != AT_LEAST_ONCE
         for number in range(partitions.parallelism):
-            subtask = SubtaskProcess(self.plan.name, number, channels)
+            subtask = SubtaskProcess(server, self.plan.name, number, channels)
             self.subtasks.append(subtask)
             subtask.control.put(Begin(partitions, number, identity, operator_id, epoch, aligns))
 

@@ -2,7 +2,8 @@
 
 It has a channel from each channel of a source, and from each subtask of the operators whose rows it reads.
 
-The process of the run starts it, sends it its plan, and ends it by closing the connections.
+The run's fork server starts it. The process of the run sends it its plan, and ends
+it by closing the connections.
 """
 
 from __future__ import annotations
@@ -11,13 +12,12 @@ import atexit
 import contextlib
 import os
 import pickle
-import signal
 import socket
 import sys
 import threading
 import traceback
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 
@@ -177,14 +177,9 @@ class Subtask:
             _send(self._control, waiting)
 
 
-def main() -> None:
-    """Run a subtask over the file descriptors that the arguments name: the control's, and the channels'."""
-    # Ctrl-C is for the process of the run, which ends its subtasks at a checkpoint.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-    control, *channels = (Connection(socket.socket(fileno=int(number))) for number in sys.argv[1:])
-    # With its first array, pyarrow imports pandas where that is installed: the rows need not wait for it.
-    pa.array([])
+def main(descriptors: Sequence[int]) -> NoReturn:
+    """Run a subtask over file descriptors, the control's and the channels', and end the process."""
+    control, *channels = (Connection(socket.socket(fileno=number)) for number in descriptors)
     code = 0
     try:
         _run(control, channels)
@@ -194,7 +189,7 @@ def main() -> None:
     _exit(code)
 
 
-def _exit(code: int) -> None:
+def _exit(code: int) -> NoReturn:
     """End the process as the interpreter would, but without freeing all objects, which takes 0.2 seconds."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
