@@ -1,21 +1,17 @@
 """One epoch of an operator over a backend, killed with SIGKILL at a named point: what the contract kit runs.
 
-``python -m keyedstate.testing.crashing`` runs it in a process of its own, with its parameters as JSON. It
-runs the steps of a Spark task and of the driver: claim the folder, restore, write state, write the epoch's
+It runs the steps of a Spark task and of the driver: claim the folder, restore, write state, write the epoch's
 files and manifest, acknowledge, publish.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -55,6 +51,7 @@ from keyedstate.state.operator.backend import OperatorStateBackend
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.instances import chosen_backend
+from keyedstate.testing.processes import Ended, call_in_new_process
 
 #: The points at which a process can die, in their order.
 POINTS = (
@@ -177,19 +174,10 @@ class CrashingJob:
             backend.close()
         return metadata.epoch, found
 
-    def in_another_process(self, action: str, **parameters: Any) -> subprocess.CompletedProcess[str]:
-        """Run a method in a new process, which prints its result as JSON."""
-        document = {"job": asdict(self), "action": action, "parameters": parameters}
-        # The same modules are found there, even if the path was changed at run time.
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        return subprocess.run(
-            [sys.executable, "-m", __name__, json.dumps(document)],
-            capture_output=True,
-            text=True,
-            env=environment,
-            timeout=120,
-            check=False,
-        )
+    def in_another_process(self, action: str, **parameters: Any) -> Ended:
+        """Call a method in a new process."""
+        # The plugin that this process has chosen stays here.
+        return call_in_new_process(getattr(replace(self), action), **parameters)
 
     def kinds(self) -> list[StateKind]:
         """Return the kinds of state that the backend claims."""
@@ -289,12 +277,12 @@ def _die_instead_of_renaming(name: str) -> None:
     """Die between the temporary file and its new name, if that contains `name`."""
     rename = os.replace
 
-    def replace(source: Any, target: Any) -> None:
+    def rename_or_die(source: Any, target: Any) -> None:
         if name in str(target):
             _die()
         rename(source, target)
 
-    os.replace = replace  # type: ignore[assignment]
+    os.replace = rename_or_die  # type: ignore[assignment]
 
 
 class _DyingPlugin:
@@ -366,14 +354,3 @@ class _DyingSink(SnapshotSink):
         self._written += 1
         if self._written == MAX_PARALLELISM:
             _die()
-
-
-def main(text: str) -> None:
-    """Run the action of a document and print its result."""
-    document = json.loads(text)
-    action: Callable[..., Any] = getattr(CrashingJob(**document["job"]), document["action"])
-    sys.stdout.write(json.dumps(action(**document["parameters"])))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

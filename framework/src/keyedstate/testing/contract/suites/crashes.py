@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -65,7 +64,7 @@ class CrashContract(ContractBase):
     def test_the_last_published_state_is_there_after_a_kill(self, job: CrashingJob, point: str) -> None:
         """And the epoch in which the process died counts once when it runs again."""
         killed = job.in_another_process("run", run_id="run-2", epoch=EPOCHS, point=point)
-        assert killed.returncode == -signal.SIGKILL, killed.stderr
+        assert killed.exit_code == -signal.SIGKILL, killed.error
         if point == "while the segment is written" and StateKind.VALUE in job.kinds():
             half = Path(job.folder, UID, "data", f"run-2-{EPOCHS}-1.seg")
             assert half.stat().st_size > 1_000_000, "a part of the file was really on the disk"
@@ -77,8 +76,8 @@ class CrashContract(ContractBase):
     def test_another_process_reads_what_this_one_wrote(self, job: CrashingJob) -> None:
         """The files say everything: nothing that this process knows is needed."""
         read = job.in_another_process("read")
-        assert read.returncode == 0, read.stderr
-        assert json.loads(read.stdout) == [EPOCHS - 1, expected(job.kinds(), EPOCHS)]
+        assert read.exit_code == 0, read.error
+        assert read.result == (EPOCHS - 1, expected(job.kinds(), EPOCHS))
 
     # -- damaged files --------------------------------------------------------------------------------------
 
