@@ -63,11 +63,11 @@ demo-local: setup ## the same without Spark and Java, compared with a plain loop
 
 test: setup lint types docs test-fast ## all checks and all tests
 
-# Four processes took no less time on two cores than two, and more memory. Files go in their order, so that long ones do
-# not come last.
+# Three processes on two cores: each of them waits for a third of its time. Files go in their order, so that long ones
+# do not come last.
 # A debugger wants ARGS="-n 0".
 test-fast: setup $(CLASSES) ## the tests alone
-	$(WITH_JAVA) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(WITH_JAVA) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # What needs no Java and no rare event, on one backend.
 test-quick: $(COMPILED) ## the framework and the plugins without Spark and without slow tests, on one BACKEND
