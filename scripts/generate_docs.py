@@ -32,7 +32,7 @@ else:
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs" / "reference"
-#: What no docstring says of the numbered behaviours: which there are, and why some are not held.
+#: What no docstring says of the numbered behaviours: which exist, and why some do not apply.
 BEHAVIOURS = ROOT / "scripts" / "behaviours.toml"
 _BEHAVIOUR = re.compile(r"\b([A-Z]{2,5})-(\d{2})(?:(?:\.\.| to [A-Z]{2,5}-)(\d{2}))?\b")
 BUILT_IN = ("heap-cow", "nested-map", "rocksdb", "spillable")

@@ -8,7 +8,7 @@ venv=.venv
 constraints=constraints/spark4x.txt
 tools=(coverage Cython ipykernel matplotlib mypy nbclient pip psutil ruff setuptools tomli tox)
 
-# An environment that was moved, or whose Python is gone, is made anew.
+# An environment that was moved, or whose Python is gone, is made again.
 usable() {
     [ "$("$venv/bin/python" -c 'import os, sys; print(os.path.realpath(sys.prefix))' 2>/dev/null)" = "$(realpath "$venv")" ]
 }

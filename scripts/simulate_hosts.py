@@ -20,7 +20,7 @@ from itertools import cycle
 
 from keyedstate.spark.hosts.owners import moves
 
-#: What a partition's task changes of its state in an epoch, and how many epochs lie on a base, at most.
+#: What a task changes of its state in an epoch, and how many deltas follow a full snapshot, at most.
 CHANGED_SHARE, CHAIN = 0.01, 10
 #: For how many epochs a host keeps what no task asks for: ten minutes of ten seconds each.
 IDLE_EPOCHS = 60
@@ -58,7 +58,7 @@ class Cost:
     rows : float
         The share of rows that go over the network.
     restored : float
-        Read from files, in units of the operator's whole state.
+        Read from files, in units of the operator's full state.
     kept : float
         The largest memory of an executor, in units of its fair share.
     """

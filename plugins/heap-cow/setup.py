@@ -25,7 +25,7 @@ SOURCES = {PACKAGE / "cowmap.pyx": sorted((PACKAGE / "state_map").glob("*.py")),
 
 
 def say(text: str) -> None:
-    """Write to the build's output, where nobody can overlook it; pip shows it with ``-v``."""
+    """Write to the build's output, where the user cannot overlook it; pip shows it with ``-v``."""
     sys.stderr.write(f"\n*** keyedstate-heap-cow: {text}\n\n")
 
 

@@ -3,9 +3,9 @@
     python tests/bench/bench_aggregate.py [--rows N] [--keys N] [--rounds N] [--backends NAME ...] [--profile]
 
 A steady state: every round is an epoch of the same number of rows over the same keys, in four partitions, in
-batches of 10,000 rows as Spark makes them; then the state is written.  All figures are medians of processor
-time over interleaved rounds, in milliseconds for the whole epoch.  The floor is what a program without any
-state backend would do: pyarrow's ``group_by`` and one dict, nothing written.
+batches of 10,000 rows as Spark makes them; then the state is written.  All measurements are medians of
+processor time over interleaved rounds, in milliseconds for the whole epoch.  The floor is what a program
+without any state backend would do: pyarrow's ``group_by`` and one dict, nothing written.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python tests/bench/bench_checkpoint.py [--entries N ...] [--backends NAME ...] [--only PART ...]
 
-Every figure is a median over interleaved rounds, and every ratio is to something in the same run:
+Every measurement is a median over interleaved rounds, and every ratio is to something in the same run:
 
 - changes: an epoch that changed 0.1 %, 1 %, 10 % and all of the entries, written as a delta, against the
-  whole state written: how long the task is held up, how long it takes in all, bytes;
+  full snapshot written: how long the task is blocked, how long it takes in all, bytes;
 - beside: rows processed in a second while a full snapshot is written in the background, against without;
 - restore: from a full snapshot and ten deltas of 1 %, against from the full snapshot alone;
 - ranges: by one task of 1, 2, 4 and 8, against by the only one, in time and in bytes that were read.
@@ -104,7 +104,7 @@ class Work:
         """Return milliseconds held up and in all, and the file."""
         started = time.perf_counter()
         snapshot = self.keyed.snapshot(self.epoch)
-        # A backend that cannot write beside the work holds it up until all is written.
+        # A backend that cannot write in the background blocks the task until all is written.
         writer = SegmentWriter(self.folder.storage, self.path(), ALL)
         snapshot.run(writer)
         file = writer.finish()

@@ -7,7 +7,7 @@
   the bytes made before; without the cache of objects, and ("again") with it, of entries that it has;
 - bulk: `put_many` and `get_many` of 1,000 keys, against a write batch and a list look-up of rocksdict;
 - snapshots: bytes that a native full snapshot uploads after 1 % of the entries changed, against the first;
-- large: a state of so many entries in 4 GiB of memory, which the process is held to: built, checkpointed,
+- large: a state of so many entries in 4 GiB of memory, which the process is limited to: built, checkpointed,
   changed by 1 %, checkpointed again, and restored at another parallelism.
 """
 

@@ -2,7 +2,7 @@
 
     python tests/bench/bench_segment.py [--entries N] [--compression zstd|lz4|none]
 
-The entries have a void namespace, a string key and an integer value and lie in 128 key groups.  The floor
+The entries have a void namespace, a string key and an integer value and are in 128 key groups.  The floor
 of writing converts the same lists to the same columns, puts one Arrow stream per key group into one file with
 the same compression, and syncs it.  The floor of reading reads these streams from one buffer, converts keys
 and values to lists and builds one dict; the segment is read into one dict too.  Times are the best of five.

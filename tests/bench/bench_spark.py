@@ -63,7 +63,7 @@ class Entry:
     seconds: list[float] = field(default_factory=list)
     #: Keys that are given to the engine once, before anything is measured.
     filled: int = 0
-    #: Seconds of all processors for one micro-batch, in each round; empty where it is not told.
+    #: Seconds of all processors for one micro-batch, in each round; empty where it is not recorded.
     processor: list[float] = field(default_factory=list)
 
     @property
@@ -139,7 +139,7 @@ def entries_of(options: argparse.Namespace) -> list[Entry]:
         made += [Entry(peer.name, peer, rows, keys) for peer in peers_of(options.peers)]
     made += small_entries(options)
     if options.lanes:
-        # Small micro-batches are told by how much more they take than the floor.
+        # Small micro-batches are compared by how much more they take than the floor.
         floors = [floor for floor in (SMALL_FLOOR, EMPTY_FLOOR) if _begins_alike(floor, options.lanes)]
         made = [entry for entry in made if entry.name.startswith((*options.lanes, *floors))]
     return made

@@ -2,7 +2,7 @@
 
     python tests/bench/bench_state.py [--only PART ...] [--entries N] [--rounds N] [--markdown FILE] ...
 
-Every figure is a median over interleaved rounds, and a ratio to its floor in the same run:
+Every measurement is a median over interleaved rounds, and a ratio to its floor in the same run:
 
 - access: one table call per operation against the same call of a class that wraps one plain dict;
 - kinds: calls of the handles of each kind without and with TTL, set up like Flink's state benchmark, against

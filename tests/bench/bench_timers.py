@@ -35,7 +35,7 @@ from keyedstate.time import Timer, TimerService, TimerServices
 
 
 class Silent:
-    """Counts the timers that it is told of."""
+    """Counts the timers that fire."""
 
     fired = 0
 

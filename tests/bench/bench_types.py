@@ -1,4 +1,4 @@
-"""The faces of the types against those who do the same, in one run.
+"""The representations of the types against libraries that do the same, in one run.
 
     python tests/bench/bench_types.py [--values N] [--only PART]
 

@@ -48,7 +48,7 @@ def check_picture(name: str, width: int, shapes: list[str]) -> None:
     path = DOCS / "images" / f"{name}.svg"
     if os.environ.get("KEYEDSTATE_DRAW"):
         path.write_text(picture, encoding="utf-8")
-    assert path.read_text(encoding="utf-8") == picture, "draw it anew with KEYEDSTATE_DRAW=1"
+    assert path.read_text(encoding="utf-8") == picture, "draw it again with KEYEDSTATE_DRAW=1"
 
 
 def test_the_days_of_aircraft_are_those_of_sorted_departures(days: dict[str, Any]) -> None:

@@ -118,4 +118,4 @@ def test_the_picture_is_drawn_from_the_alerts(page: dict[str, Any]) -> None:
     picture = drawn(page)
     if os.environ.get("KEYEDSTATE_DRAW"):
         PICTURE.write_text(picture, encoding="utf-8")
-    assert PICTURE.read_text(encoding="utf-8") == picture, "draw it anew with KEYEDSTATE_DRAW=1"
+    assert PICTURE.read_text(encoding="utf-8") == picture, "draw it again with KEYEDSTATE_DRAW=1"

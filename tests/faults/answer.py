@@ -274,7 +274,7 @@ def _read_output(folder: Path) -> list[dict[str, Any]]:
 
 
 def _committed_files(log: Path) -> list[Path]:
-    """Return the files that Spark's file sink has committed; what else lies there counts for nobody."""
+    """Return the files that Spark's file sink has committed; other files do not count."""
     epochs = {int(path.name.split(".")[0]): path for path in log.iterdir() if path.name[0].isdigit()}
     compact = max((epoch for epoch, path in epochs.items() if path.suffix == ".compact"), default=0)
     entries = [
@@ -302,7 +302,7 @@ def _read_state(run: Path, state: str, operator: str, config: Configuration) -> 
 def _restored(
     run: Path, state: str, operator: str, config: Configuration
 ) -> Iterator[KeyedStateBackend | None]:
-    """Give the state that the next epoch would begin from; None where there is none."""
+    """Give the state that the next epoch would begin from; None without one."""
     folder = OperatorFolder(CheckpointStorage.open(state, config), operator)
     owner = folder.read_owner()
     metadata = None

@@ -57,7 +57,7 @@ class Result:
     problems : list of str
         What else must not have happened: drivers that ended with an error which the protocol does not allow.
     endings : dict
-        How drivers ended, and how many did so; empty where nobody looked.
+        How drivers ended, and how many did so; empty without a look at them.
     """
 
     plan: Plan
@@ -208,7 +208,7 @@ class Harness:
         processes.send([*(child.pid for child in children), driver.pid], signal.SIGKILL)
 
     def kill_jvm(self, driver: subprocess.Popen[bytes]) -> None:
-        """A driver is Python and Java; where one is dead the other must not go on."""
+        """A driver is Python and Java; where one is dead the other must not continue."""
         ours = [found for found in processes.of_sessions({driver.pid}) if found.kind == "other"]
         processes.send([found.pid for found in ours], signal.SIGKILL)
 

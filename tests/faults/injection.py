@@ -29,7 +29,7 @@ from typing import Any
 _PLACE = re.compile(r"(/.*?/run-\d{4})/state/(.+)")
 _RUN = re.compile(r"/.*?/run-\d{4}")
 _ZOMBIE_DEADLINE_S = 60
-#: After which a slow attempt goes on though Spark has started no other one.
+#: After which a slow attempt continues though Spark has started no other one.
 _RIVAL_DEADLINE_S = 30
 _local = threading.local()
 _role = ""
@@ -45,7 +45,7 @@ def install(role: str) -> None:
 
 
 def watch_frames() -> None:
-    """Watch what this process, which is a host, hears and says: each frame is a step, beside those of files.
+    """Watch what this process, a host, receives and sends: each frame is a step, besides those of files.
 
     The steps are ``hears``, ``says`` and ``has said``; their path is ``frames/`` and the name of the frame,
     or ``hops/`` and that where the task is one of another executor, which has to meet a ``challenge`` first.
@@ -173,7 +173,7 @@ def _act(root: Path, fault: dict[str, Any], step: str, path: str, temporary: str
         _tear(root, fault, path, temporary)
     elif action == "wait":
         _wait_until_committed(root, _commits(root) + 1, _RIVAL_DEADLINE_S)
-        _mark(root, fault["id"], "the loser goes on")
+        _mark(root, fault["id"], "the loser continues")
     elif action == "zombie":
         _outlive(root, fault["id"])
     elif action == "stop":
@@ -185,7 +185,7 @@ def _act(root: Path, fault: dict[str, Any], step: str, path: str, temporary: str
 def kill(root: Path, target: str) -> None:
     """Kill the worker or host, the executor, the driver or the tasks of this process, and the process itself.
 
-    A host whose tasks are killed goes on.
+    A host whose tasks are killed continues.
     """
     if target == "tasks":
         daemon, _ = _parents_of_host()
@@ -206,7 +206,7 @@ def kill(root: Path, target: str) -> None:
 
 
 def _parents_of_host() -> tuple[int, int]:
-    """Return the daemon and the executor that a host was told to end with."""
+    """Return the daemon and the executor with which a host was started to end."""
     start = json.loads(Path("/proc/self/cmdline").read_bytes().split(b"\0")[3])
     daemon, executor = (int(name.partition("-")[0]) for name in start["parents"])
     return daemon, executor
@@ -253,7 +253,7 @@ def _lift_file_size_limit() -> None:
 
 
 def _outlive(root: Path, fault: str) -> None:
-    """Die for Spark, and go on in a copy of this process when the next epoch was committed."""
+    """Die for Spark, and continue in a copy of this process when the next epoch was committed."""
     committed = _commits(root)
     if os.fork() != 0:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -266,7 +266,7 @@ def _outlive(root: Path, fault: str) -> None:
                     os.dup2(nothing.fileno(), descriptor)
     # Its own partition's retry is in the first of the commits that come, its successor in the second.
     _wait_until_committed(root, committed + 2, _ZOMBIE_DEADLINE_S)
-    _mark(root, fault, "the zombie goes on")
+    _mark(root, fault, "the zombie continues")
 
 
 def _wait_until_committed(root: Path, epochs: int, seconds: float) -> None:

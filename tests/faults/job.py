@@ -148,7 +148,7 @@ def _result(rows: DataFrame, uid: str, place: str) -> DataFrame:
 
 
 def main(run: Path, file: Path) -> None:
-    """Run the query until the input is used up, or until it is told to."""
+    """Run the query until the input is used up, or until it is asked to stop."""
     job = json.loads(file.read_text())
     injection.install("driver")
     spark = session(run, job["settings"])

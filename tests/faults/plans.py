@@ -40,7 +40,7 @@ class Step:
         ``worker``, ``driver``, ``savepoint`` for who takes one, or ``host`` for what only these do.  What
         workers do is done by hosts in a run that has these.
     step, path : str
-        As `faults.injection.reached` is told them; the path is a regular expression.
+        As `faults.injection.reached` receives them; the path is a regular expression.
     often : int
         How often a run without faults gets there at least, at parallelism 2.
     """
@@ -55,12 +55,12 @@ class Step:
 CLAIM = Step("claim", "worker", "publish", f"^{_UID}/_owner$", 1)
 RESTORE_POINT = Step("restore point", "worker", "list", f"^{_UID}$", 2 * EPOCHS - 2)
 STARTED = Step("started marker", "worker", "publish", rf"^{_UID}/{_ATTEMPT}\.started$", 2 * EPOCHS)
-#: Python hears nothing of reads and deletions that pyarrow makes of a local disk: they take ``faulty://``.
+#: Python does not see the reads and deletions that pyarrow makes on a local disk: they take ``faulty://``.
 RESTORE = Step("restore", "worker", "read", f"^{_UID}/data/", 2 * EPOCHS - 2)
 DELETION = Step("clean-up deletes", "driver", "delete", f"^{_UID}/", EPOCHS - 2)
 ROWS = Step("rows", "worker", "rows", f"^{_UID}/rows$", 2 * EPOCHS)
 DATA = Step("data file", "worker", "create", f"^{_UID}/data/", 2 * EPOCHS)
-#: A worker writes it beside the rows, where the chain before is long enough: see `_with_full_snapshots`.
+#: A worker writes it in the background, where the chain before is long enough: see `_with_full_snapshots`.
 FULL_SNAPSHOT = Step(
     "full snapshot in the background", "worker", "create", rf"^{_UID}/data/[^/]+\.base\.seg$", 2
 )
@@ -74,7 +74,7 @@ SINK = tuple(
     for name in ("before the sink", "before the sink commits", "after the sink committed")
 )
 
-#: What a host hears and says, in its order: a plan comes once to each host.
+#: What a host receives and sends, in its order: a plan comes once to each host.
 FRAMES = tuple(
     Step(name, "host", step, f"^frames/{frame}$", often)
     for name, step, frame, often in (
@@ -253,7 +253,7 @@ def _watched(kind: str, **details: Any) -> Callable[[random.Random, Plan], list[
 
 
 def _savepoint(step: Step) -> Callable[[random.Random, Plan], list[dict[str, Any]]]:
-    """A savepoint that is taken while the query goes on, and killed at a step; the next one replaces it."""
+    """A savepoint that is taken while the query runs, and killed at a step; the next one replaces it."""
 
     def build(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
         (fault,) = _at(step, "kill", target="worker")(random_, plan)
@@ -266,14 +266,14 @@ def _savepoint(step: Step) -> Callable[[random.Random, Plan], list[dict[str, Any
 
 
 def _stopped(step: Step) -> Callable[[random.Random, Plan], list[dict[str, Any]]]:
-    """A driver that is thought dead at a step, and goes on when its successor has come further."""
+    """A driver that is thought dead at a step, and continues when its successor has come further."""
 
     def build(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
         (fault,) = _at(step, "stop")(random_, plan)
         if step in (PUBLICATION, PUBLISHED):
-            # On a local disk it would hold a lock there, and nobody could overtake it.
+            # On a local disk it would hold a lock there, and no other driver could overtake it.
             plan.storage = "faulty"
-            # Of two evaluations nobody could tell which one counts, once the zombie's checkpoint is in the
+            # Of two evaluations it would be unknown which one counts, once the zombie's checkpoint is in the
             # place of that of its successor: that stops the query, as the protocol says.
             plan.sink = "foreachBatch" if plan.sink == "evaluated twice" else plan.sink
         # Late enough that there is a state, early enough that a successor has epochs to do.
@@ -284,16 +284,16 @@ def _stopped(step: Step) -> Callable[[random.Random, Plan], list[dict[str, Any]]
 
 
 def _speculation(random_: random.Random, plan: Plan) -> list[dict[str, Any]]:
-    """An attempt that is so slow that Spark starts another one, and goes on when that one has won."""
+    """An attempt that is so slow that Spark starts another one, and continues when that one has won."""
     plan.settings |= {
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
         "spark.speculation.multiplier": "1.5",
         "spark.speculation.quantile": "0.5",
-        # Spark asks the loser to stop and kills its worker after this time; until then it goes on.
+        # Spark asks the loser to stop and kills its worker after this time; until then it continues.
         "spark.python.task.killTimeout": "20s",
     }
-    # With one task in an epoch there is nobody to compare it with, with three no core for another attempt.
+    # With one task in an epoch Spark has none to compare it with, with three no core for another attempt.
     plan.lives = [(2, backend) for _, backend in plan.lives]
     (fault,) = _at(random_.choice((ROWS, DATA, MANIFEST)), "wait")(random_, plan)
     return [fault]

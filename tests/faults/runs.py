@@ -97,7 +97,7 @@ class _Run(Harness):
             if answer.committed_epochs(self.folder) != committed:
                 committed, since = answer.committed_epochs(self.folder), time.monotonic()
             if time.monotonic() > since + STANDSTILL_S:
-                self.write_log("-- killed: it did not go on\n")
+                self.write_log("-- killed: it did not continue\n")
                 processes.kill_sessions({driver.pid})
             time.sleep(POLL_S)
         if code != 0 and self.plan.master == plans.LOCAL:
@@ -176,7 +176,7 @@ class _Run(Harness):
         kilobytes = 40 + int(200 * fault["delay"])
         disk = self._stack.enter_context(processes.small_disk(self.folder / "state", kilobytes))
         if not disk.mounted:
-            # Mounting is not allowed here: the processes are told that there is no room.
+            # Mounting is not allowed here: the processes get the error that the disk is full.
             roles = (("worker", plans.DATA), ("host", plans.DATA), ("driver", plans.PUBLICATION))
             for role, step in roles:
                 full = {"step": step.step, "path": step.path, "nth": 2, "times": 1000, "until": "room"}

@@ -1,4 +1,4 @@
-"""Takes a savepoint of a run's query while that goes on, to be killed.
+"""Takes a savepoint of a run's query while the query runs, to be killed.
 
 ``python -m faults.savepoint RUN JOB``, with the two of `faults.job`.
 """

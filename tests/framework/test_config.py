@@ -220,7 +220,7 @@ def test_switching_the_backend_leaves_the_options_of_the_other_valid():
 
 
 def test_options_of_a_plugin_that_cannot_be_loaded_are_not_called_unknown():
-    """Nobody knows its options, and the chosen backend is another."""
+    """No plugin knows its options, and the chosen backend is another."""
     settings = Configuration({"broken.size": 8}, environ={"KEYEDSTATE_BROKEN_SIZE": "1"})
     assert settings.plugin_options(installed, "mine") == {"mine.page-size": 64, "mine.codec": "raw"}
 

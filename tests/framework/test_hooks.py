@@ -153,7 +153,7 @@ CALLED = {hook: globals().get(hook.replace("keyedstate_", "called_", 1)) for hoo
 
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_hook_that_a_plugin_implements_is_called(hook, distributions, context, meta):
-    """Fails for a hook that nobody calls, and for a new one without an example in this file."""
+    """Fails for a hook that is never called, and for a new one without an example in this file."""
     example = CALLED[hook]
     assert example is not None, f"write called_{hook.removeprefix('keyedstate_')} for the new hook"
     example(distributions, context, meta)

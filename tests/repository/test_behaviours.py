@@ -1,4 +1,4 @@
-"""Every numbered behaviour of the reference is held by a test, or it is said why not."""
+"""Every numbered behaviour of the reference has a test, or a reason why not."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def names_in(node: ast.stmt) -> list[str]:
 
 
 def imported(files: list[Path]) -> set[str]:
-    """Return the packages that scripts import when they start, and so do the modules beside them."""
+    """Return the packages that scripts import when they start, and so do the modules in their folders."""
     found: set[str] = set()
     seen: set[Path] = set()
     while files:

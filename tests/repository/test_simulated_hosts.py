@@ -1,4 +1,4 @@
-"""The simulation of hosts on a cluster, on a small one: what docs/explanation/cluster.md says of it holds."""
+"""The simulation of hosts on a cluster, on a small one: it has the numbers of docs/explanation/cluster.md."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _load(name: str) -> None:
-    """Let test modules import a module that lies beside them."""
+    """Let test modules import a module of this folder."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -85,7 +85,7 @@ def some_epochs_run_in_tasks(request: pytest.FixtureRequest, monkeypatch: pytest
 class Stream:
     """A streaming query over JSON files, one file an epoch, with its checkpoints in one folder.
 
-    Each `run` is a new run of the same query: it goes on where the last one ended.
+    Each `run` is a new run of the same query: it resumes where the last one ended.
 
     Attributes
     ----------

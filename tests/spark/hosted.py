@@ -52,12 +52,12 @@ class Counting(KeyedProcessFunction):
 
     count = ValueState("count", INT64, default=0)
 
-    def __init__(self, told: str = "") -> None:
-        self.told = told
+    def __init__(self, recorded: str = "") -> None:
+        self.recorded = recorded
 
     def tell(self, what: str) -> None:
-        if self.told:
-            with open(self.told, "a") as file:
+        if self.recorded:
+            with open(self.recorded, "a") as file:
                 file.write(f"{what}\n")
 
     def open(self, ctx: Any) -> None:
@@ -72,7 +72,7 @@ class Counting(KeyedProcessFunction):
 
 
 def wait_until(true: Callable[[], object], seconds: float = DEADLINE_S) -> None:
-    """Wait for something that nobody tells."""
+    """Wait for a condition without an event."""
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline, "it did not happen"
@@ -140,7 +140,7 @@ class HostedJob:
     ) -> None:
         cloudpickle.register_pickle_by_value(sys.modules[__name__])
         self.folder = folder
-        self.told = folder / "told"
+        self.recorded = folder / "recorded"
         # Pytest's own folders have paths that are too long for sockets.
         self._short = tempfile.TemporaryDirectory(prefix="ks-")
         self.sockets = Path(self._short.name, "here")
@@ -232,7 +232,7 @@ class HostedJob:
         yield from hosted.run(lambda: self.hosts.connect(0))
 
     def abandon(self, epoch: int, keys: Iterable[str]) -> None:
-        """Begin an attempt, and hang up when the function has told that it has begun."""
+        """Begin an attempt, and hang up when the function has recorded that it has begun."""
         sockets: list[socket.socket] = []
 
         def connect() -> Any:
@@ -240,7 +240,7 @@ class HostedJob:
             return sockets[-1]
 
         def hang_up() -> None:
-            wait_until(lambda: self.told.exists() and "begun" in self.told.read_text())
+            wait_until(lambda: self.recorded.exists() and "begun" in self.recorded.read_text())
             sockets[-1].shutdown(socket.SHUT_RDWR)
 
         hosted = HostedEpoch(self.identity(epoch), self.packed, lambda _: ((), iter([self.batch(keys)])), 0)

@@ -230,7 +230,7 @@ def test_rows_become_states_without_a_function(spark: SparkSession, tmp_path: Pa
 def test_an_operator_is_added_and_the_others_are_carried_over(
     words: DataFrame, bootstrapped: Path, tmp_path: Path
 ) -> None:
-    """SPA-02: the new savepoint contains every file of the first, and stands for itself."""
+    """SPA-02: the new savepoint contains every file of the first, and needs no other."""
     both = keyed(words.where("word is not null"), "word", uid="longest", config={"parallelism": 2})
     savepoint = Savepoint.open(bootstrapped).edit().add(both, Longest()).write(tmp_path / "new")
     savepoint.verify()
@@ -291,7 +291,7 @@ def test_a_state_is_replaced_and_all_else_stays(
 
 
 def test_states_of_the_operator_are_replaced(spark: SparkSession, words: DataFrame, tmp_path: Path) -> None:
-    """SPA-03: lists, union lists and broadcast maps are written anew, and the keys' states stay."""
+    """SPA-03: lists, union lists and broadcast maps are rewritten, and the keys' states stay."""
     side = words.where("n = 1")
     old, new = tmp_path / "old", tmp_path / "new"
     frame = keyed(words, "word", uid="u", config={"parallelism": 2}).broadcast(side)

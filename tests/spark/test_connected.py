@@ -119,7 +119,7 @@ def test_streams_of_two_sources_continue_over_restarts_with_the_slower_watermark
     orders.add([order("a", 0), order("b", 10, 2), order("c", 20, 3)])
     payments.add([payment("x", 0)])
     orders.run(settled(streams, one_backend))
-    # The orders' time runs away; the payments' stands still.
+    # The orders' time advances far; the payments' does not.
     orders.add([order("d", 500, 4)])
     orders.run(settled(streams, "nested-map", host="embedded"))
     orders.add([order("e", 600, 5)])

@@ -154,7 +154,7 @@ def test_flights_give_the_same_outputs_and_the_same_state(
     epochs, rows = 3, 2_000
     write_flights(tmp_path / "flights", epochs, rows)
     config = {"checkpoint.dir": str(tmp_path / "state"), "parallelism": PARALLELISM, "backend": backend_name}
-    # A harness restores from whole states.
+    # A harness restores from full snapshots.
     config["checkpoint.max-deltas"] = 0
     flights = spark.readStream.schema(SPARK_SCHEMA).option("maxFilesPerTrigger", 1)
     keys = [key] if isinstance(key, str) else key

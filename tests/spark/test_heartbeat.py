@@ -72,7 +72,7 @@ def test_epochs_come_on_the_interval_without_input_and_state_is_kept(stream: Any
     metadata = OperatorFolder(CheckpointStorage.open(str(stream.state)), "count").read_metadata(last)
     assert metadata is not None and sum(part.entries["n"] for part in metadata.parts) == 1
 
-    # A query with a heartbeat keeps it: 0 may stop it, and without it Spark refuses to go on.
+    # A query with a heartbeat keeps it: 0 may stop it, and without it Spark refuses to continue.
     stream.add([{"k": "a", "v": 1}, {"k": "b", "v": 1}])
     for _ in range(2 if ONE_BATCH else 1):  # the one may be that of the last beat
         stream.run(counted(stream, one_backend, heartbeat=0 if HAS_PYTHON_SOURCES else "1 day"))

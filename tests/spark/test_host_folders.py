@@ -154,7 +154,7 @@ def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
 
 
 def test_a_socket_in_an_open_folder_is_not_connected_to(place: Path) -> None:
-    """Whoever has created the folder would be sent the query's secret, its function and its rows."""
+    """The user who created the folder would be sent the query's secret, its function and its rows."""
     folder = HostFolder(me(), place)
     folder.path.mkdir(parents=True)
     folder.path.parent.chmod(0o777)

@@ -113,7 +113,7 @@ class TwoExecutors:
         return out
 
     def attempt(self, *keys: str, batches: Callable[[], Iterator[pa.RecordBatch]] | None = None) -> None:
-        """Run an attempt at the next epoch whose output nobody takes."""
+        """Run an attempt at the next epoch whose output is not committed."""
         self.job.attempt(self.epoch + 1, keys, batches=batches)
 
     @property
@@ -171,7 +171,7 @@ def test_a_task_uses_the_host_of_the_executor_that_keeps_its_partition(cluster: 
 
 def test_rows_and_results_of_any_size_go_over_the_network(cluster: TwoExecutors) -> None:
     keys = [f"{number}-{'x' * 1000}" for number in range(3000)]
-    # The rows of one key come behind each other.
+    # The rows of one key are consecutive.
     assert cluster.next(*keys, *keys) == [(key, times) for key in keys for times in (1, 2)]
     assert cluster.way == (True, HOST)
 
@@ -208,7 +208,7 @@ def test_an_owner_that_does_not_answer_is_not_waited_for(cluster: TwoExecutors) 
 
 
 def test_an_owner_at_another_version_is_not_used(cluster: TwoExecutors) -> None:
-    """What it keeps is the state of an attempt whose output nobody took."""
+    """What it keeps is the state of an attempt whose output was not committed."""
     cluster.attempt("version", "version")
     assert cluster.next("version") == [("version", 1)]
     assert cluster.taken_over
@@ -428,7 +428,7 @@ def test_a_frame_longer_than_it_may_be_is_refused_by_its_length(cluster: TwoExec
 
 
 class FakeHost:
-    """Listens like an owner, notes what it is told, and keeps nothing."""
+    """Listens like an owner, notes what it receives, and keeps nothing."""
 
     def __init__(self, secret: bytes) -> None:
         self.begun: list[dict[str, Any]] = []
@@ -443,7 +443,7 @@ class FakeHost:
         return self._listener.address
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Refuse all further connections."""
         self._listener.close()
 
     def answer(self, end: End, kind: FrameType) -> None:
@@ -513,8 +513,8 @@ def test_a_malformed_introduction_is_refused_without_showing_it(cluster: TwoExec
     cluster.at_owner()
     for wrong in ({}, {"secret": "5ec7e7"}, {"secret": "zz", "driver": "", "executor": ""}, 5):
         with cluster.job.hosts.connect(0) as connection:
-            told = begin(cluster, cluster.job.packed, introduction=wrong)
-            found = answers(End(connection), hello(), told)
+            recorded = begin(cluster, cluster.job.packed, introduction=wrong)
+            found = answers(End(connection), hello(), recorded)
             assert "introduction" in found[-1].json()["message"]
             assert b"5ec7e7" not in found[-1].content
     assert cluster.next("introduced") == [("introduced", 1)]

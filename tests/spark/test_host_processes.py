@@ -85,13 +85,13 @@ def test_every_epoch_after_the_first_of_a_run_restores_nothing(
 
 
 def test_the_function_stays_open_between_epochs(start: Callable[..., HostedJob], tmp_path: Path) -> None:
-    told = tmp_path / "job-0" / "told"
-    job = start(Counting(str(told)))
+    recorded = tmp_path / "job-0" / "recorded"
+    job = start(Counting(str(recorded)))
     for epoch in range(3):
         job.epoch(epoch, ["a"])
-    assert told.read_text().split() == ["open"]
+    assert recorded.read_text().split() == ["open"]
     job.parent.kill()
-    wait_until(lambda: told.read_text().split() == ["open", "close"])
+    wait_until(lambda: recorded.read_text().split() == ["open", "close"])
 
 
 class SlowToClose(Counting):
@@ -105,11 +105,11 @@ class SlowToClose(Counting):
 def test_an_unused_host_ends_when_its_functions_are_closed(
     start: Callable[..., HostedJob], tmp_path: Path
 ) -> None:
-    told = tmp_path / "job-0" / "told"
-    job = start(SlowToClose(str(told)), idle_ms=200)
+    recorded = tmp_path / "job-0" / "recorded"
+    job = start(SlowToClose(str(recorded)), idle_ms=200)
     job.epoch(0, ["a"])
     wait_until(lambda: not job.processes())
-    assert told.read_text().split() == ["open", "close"]
+    assert recorded.read_text().split() == ["open", "close"]
 
 
 def test_a_killed_host_costs_one_restore_of_its_partitions_only(start: Callable[..., HostedJob]) -> None:
@@ -134,7 +134,7 @@ def test_a_new_run_begins_from_files(start: Callable[..., HostedJob]) -> None:
 
 
 def test_an_epoch_that_runs_again_begins_from_files(start: Callable[..., HostedJob]) -> None:
-    """The kept state is that of the first attempt, whose output nobody took."""
+    """The kept state is that of the first attempt, whose output was not committed."""
     job = start()
     job.epoch(0, ["a"])
     job.attempt(1, ["a", "a"])
@@ -228,8 +228,8 @@ def test_samples_of_an_epoch_are_reported_once(start: Callable[..., HostedJob]) 
 class Reading(Counting):
     """Reads a broadcast variable, and tells what it is, at the rows that want it."""
 
-    def __init__(self, told: str, variable: Any) -> None:
-        super().__init__(told)
+    def __init__(self, recorded: str, variable: Any) -> None:
+        super().__init__(recorded)
         self.variable = variable
 
     def process(self, row: Any, ctx: Any) -> Iterator[Any]:
@@ -308,7 +308,7 @@ def test_a_full_snapshot_spans_epochs_and_delays_none_of_them(
     [segment] = job.part().segments
     assert segment.path == unfinished[0]
     assert [full.background for full in job.part().full_snapshots] == [True]
-    # Whoever restores it reads the full snapshot and the deltas that came meanwhile.
+    # A task that restores it reads the full snapshot and the deltas that came meanwhile.
     job.run_id = "run-2"
     assert job.epoch(epoch, ["k0", "k7"]) == [("k0", epoch + 1), ("k7", 2)]
 
@@ -419,12 +419,12 @@ class Stuck(Counting):
 def test_what_cannot_be_interrupted_ends_a_host_after_the_epochs_of_others(
     start: Callable[..., HostedJob], tmp_path: Path
 ) -> None:
-    job = start(Stuck(str(tmp_path / "job-0" / "told")), parallelism=2)
+    job = start(Stuck(str(tmp_path / "job-0" / "recorded")), parallelism=2)
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield job.batch(["a"], 1)
         # Until the host has no patience any more with the task that is gone: no further task finds it.
-        wait_until(lambda: job.told.exists() and not list(job.sockets.rglob("*.sock")))
+        wait_until(lambda: job.recorded.exists() and not list(job.sockets.rglob("*.sock")))
         yield job.batch(["a"], 1)
 
     def other() -> int:
@@ -439,13 +439,13 @@ def test_what_cannot_be_interrupted_ends_a_host_after_the_epochs_of_others(
 
 
 def test_a_loop_whose_task_is_gone_is_interrupted(start: Callable[..., HostedJob], tmp_path: Path) -> None:
-    job = start(Stuck(str(tmp_path / "job-0" / "told")))
+    job = start(Stuck(str(tmp_path / "job-0" / "recorded")))
     job.epoch(0, ["a"])
     host = job.host()
     job.abandon(1, ["loop"])
     # A later attempt is not kept waiting.
     assert job.epoch(1, ["a"]) == [("a", 2)]
-    wait_until(lambda: "_Cancelled" in job.told.read_text())
+    wait_until(lambda: "_Cancelled" in job.recorded.read_text())
     assert job.epoch(2, ["a"]) == [("a", 3)]
     assert host.is_alive
 
@@ -634,8 +634,8 @@ LONG_S = 2 * DEADLINE_S
 class Fathering(Counting):
     """Starts a process that does not end with its host, and tells the numbers of both."""
 
-    def __init__(self, told: str, forks: bool) -> None:
-        super().__init__(told)
+    def __init__(self, recorded: str, forks: bool) -> None:
+        super().__init__(recorded)
         self.forks = forks
 
     def open(self, ctx: Any) -> None:
@@ -648,17 +648,17 @@ class Fathering(Counting):
 
 
 @contextlib.contextmanager
-def without_orphans(told: Path) -> Iterator[None]:
-    """Kill, at the end, the children of which a function has told."""
+def without_orphans(recorded: Path) -> Iterator[None]:
+    """Kill, at the end, the children of which a function has recorded."""
     try:
         yield
     finally:
-        for line in told.read_text().splitlines():
+        for line in recorded.read_text().splitlines():
             os.kill(int(line.split()[1]), signal.SIGKILL)
 
 
 def is_refused(path: Path) -> bool:
-    """Return whether nobody listens at a socket."""
+    """Return whether no process listens at a socket."""
     with socket.socket(socket.AF_UNIX) as task:
         task.settimeout(1)
         try:
@@ -676,11 +676,11 @@ def test_what_a_function_has_started_does_not_take_the_place_of_a_dead_host(
     start: Callable[..., HostedJob], tmp_path: Path, forks: bool
 ) -> None:
     """Else tasks would connect to it, and wait for an answer for ever."""
-    told = tmp_path / "told"
-    job = start(Fathering(str(told), forks))
-    with without_orphans(told):
+    recorded = tmp_path / "recorded"
+    job = start(Fathering(str(recorded), forks))
+    with without_orphans(recorded):
         job.epoch(0, ["a"])
-        host, child = map(int, told.read_text().split())
+        host, child = map(int, recorded.read_text().split())
         [path] = job.sockets.rglob("0.sock")
         os.kill(host, signal.SIGKILL)
         # Its threads may end a little later than itself.
@@ -692,15 +692,15 @@ def test_what_a_function_has_started_does_not_take_the_place_of_a_dead_host(
 def test_a_task_hears_of_the_death_of_a_host_whose_child_lives(
     start: Callable[..., HostedJob], tmp_path: Path
 ) -> None:
-    told = tmp_path / "told"
-    job = start(Fathering(str(told), True), timeout_ms=DEADLINE_S * 1000)
+    recorded = tmp_path / "recorded"
+    job = start(Fathering(str(recorded), True), timeout_ms=DEADLINE_S * 1000)
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield job.batch(["a"])
-        wait_until(lambda: told.exists() and told.read_text())
-        os.kill(int(told.read_text().split()[0]), signal.SIGKILL)
+        wait_until(lambda: recorded.exists() and recorded.read_text())
+        os.kill(int(recorded.read_text().split()[0]), signal.SIGKILL)
 
-    with pytest.raises(HostLostError), without_orphans(told):
+    with pytest.raises(HostLostError), without_orphans(recorded):
         list(job.results(0, rows))
 
 

@@ -50,7 +50,7 @@ class Relay:
     wrap : callable, optional
         Makes TLS of the connection with the task, and of that with the host; returns a plain socket.
     tamper : callable, optional
-        Gets what comes from which side, behind the challenge, and returns what goes on.
+        Gets what comes from which side, after the challenge, and returns what is passed on.
     """
 
     def __init__(

@@ -139,7 +139,7 @@ def report(figures: tuple[EpochMetrics, ...], took: dict[int, int]) -> None:
     """Print the epochs: ``-rP`` shows it of a test that passes."""
     for one in figures:
         phases = " ".join(f"{name} {times.max:,.0f}" for name, times in one.phases.items())
-        print(  # noqa: T201 - the figures of the long form
+        print(  # noqa: T201 - the measurements of the long form
             f"epoch {one.epoch}: {one.rows_in:,} rows, {one.host_hits} hits, {one.restores} restores, "
             f"{one.written_bytes:,} bytes written, {took.get(one.epoch, 0):,} ms; longest in ms: {phases}"
         )
@@ -156,14 +156,14 @@ def end_of_input(process: subprocess.Popen[bytes]) -> None:
 #: How a life ends: what happens to the daemon, the executor or the host.
 WAYS: dict[str, Callable[[HostedJob, subprocess.Popen[bytes]], None]] = {
     "the daemon ends": lambda job, executor: end_of_input(job.parent),
-    "the daemon is told to end": lambda job, executor: job.parent.terminate(),
+    "the daemon is terminated": lambda job, executor: job.parent.terminate(),
     "the daemon is killed": lambda job, executor: job.parent.kill(),
     "the host is killed": lambda job, executor: job.host().kill(signal.SIGKILL),
     "the executor ends": lambda job, executor: end_of_input(executor),
-    "the executor is told to end": lambda job, executor: executor.terminate(),
+    "the executor is terminated": lambda job, executor: executor.terminate(),
     "the executor is killed": lambda job, executor: executor.kill(),
-    "nobody comes": lambda job, executor: None,
-    "the host is told to end": lambda job, executor: job.host().kill(signal.SIGTERM),
+    "no task connects": lambda job, executor: None,
+    "the host is terminated": lambda job, executor: job.host().kill(signal.SIGTERM),
 }
 
 
@@ -187,7 +187,7 @@ def test_starts_epochs_and_stops_leave_no_process_no_socket_and_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soak: bool, one_backend: str
 ) -> None:
     """All lives have one state, which each takes over from the one before."""
-    temporary, local, told = tmp_path / "temporary", tmp_path / "local", tmp_path / "told"
+    temporary, local, recorded = tmp_path / "temporary", tmp_path / "local", tmp_path / "recorded"
     for folder in (temporary, local, tmp_path / "job"):
         folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -200,10 +200,10 @@ def test_starts_epochs_and_stops_leave_no_process_no_socket_and_no_file(
         sockets.mkdir()
         for life in range(50 if soak else len(ways)):
             way = ways[life % len(ways)]
-            idle_ms = 300 if way == "nobody comes" else DEADLINE_S * 1000
-            told.unlink(missing_ok=True)
+            idle_ms = 300 if way == "no task connects" else DEADLINE_S * 1000
+            recorded.unlink(missing_ok=True)
             executor = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
-            with HostedJob(tmp_path / "job", Counting(str(told)), backend=one_backend) as job:
+            with HostedJob(tmp_path / "job", Counting(str(recorded)), backend=one_backend) as job:
                 jvm = process_of(executor.pid)
                 assert jvm is not None
                 job.run_id = f"run-{life}"
@@ -212,7 +212,7 @@ def test_starts_epochs_and_stops_leave_no_process_no_socket_and_no_file(
                     assert job.epoch(epoch, ["a"]) == [("a", epoch + 1)]
                 hosts = job.processes()
                 # What a host before has left, that was killed, is gone by now.
-                assert way == "nobody comes" or len(listening(sockets)) == len(hosts) == 1
+                assert way == "no task connects" or len(listening(sockets)) == len(hosts) == 1
                 assert len(list(sockets.glob("*/*/*"))) <= 1
                 assert not any(shares_memory(host, tmp_path) for host in hosts)
                 WAYS[way](job, executor)
@@ -223,7 +223,7 @@ def test_starts_epochs_and_stops_leave_no_process_no_socket_and_no_file(
                     # The next host clears it away.
                     left = {sockets: [], local: []}
                 else:
-                    assert told.read_text().split()[-2:] == ["open", "close"]
+                    assert recorded.read_text().split()[-2:] == ["open", "close"]
                 assert left == {sockets: [], local: []}, way
                 assert list(temporary.iterdir()) == [], way
             executor.kill()
@@ -231,11 +231,11 @@ def test_starts_epochs_and_stops_leave_no_process_no_socket_and_no_file(
             open_now = set(os.listdir("/proc/self/fd"))
             before = before or open_now
             assert len(open_now) <= len(before), way
-    print(f"{life + 1} lives, {len(ways)} ways to die")  # noqa: T201 - the figures of the long form
+    print(f"{life + 1} lives, {len(ways)} ways to die")  # noqa: T201 - the measurements of the long form
 
 
 def test_hosts_that_end_while_they_start_leave_nothing(tmp_path: Path, soak: bool) -> None:
-    """They do not get as far as importing anything: they are told to end while they start, or kill."""
+    """They do not get as far as importing anything: they are terminated or killed while they start."""
     with HostedJob(tmp_path) as job:
         for number in range(50 if soak else 3):
             job.hosts.connect(number).close()
@@ -295,7 +295,7 @@ def test_a_function_that_prints_without_end_waits_for_the_log_and_takes_no_memor
             os.close(mine)
         before = epoch_of(job, 0, 0)
         printing = pool.submit(epoch_of, job, 1, megabytes)
-        # Nobody reads what is printed, so there is no more of it than the pipe holds.
+        # No process reads what is printed, so it must fit into the pipe.
         wait_until(lambda: bytes_in(reading) > PIPE_BYTES // 2)
         drained = pool.submit(drain)
         after = printing.result()

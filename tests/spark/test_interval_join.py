@@ -90,7 +90,7 @@ def test_flights_are_joined_with_the_weather_as_spark_sql_joins_them(streams, on
     assert sorted(map(repr, streams[0].all_rows())) == expected and len(expected) > 3000
     batch = near([stream.batch() for stream in streams], backend=one_backend)
     assert sorted(map(repr, map(tuple, batch.collect()))) == expected
-    # Both watermarks go on, by rows of another key.
+    # Both watermarks advance, by rows of another key.
     future = dt.datetime(2013, 6, 1, tzinfo=dt.timezone.utc)
     for _ in range(2):
         streams[0].add(as_json([{**flights[1], "origin": "end", "time_hour": future}]))

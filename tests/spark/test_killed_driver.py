@@ -113,7 +113,7 @@ def test_a_killed_driver_and_a_failed_task_lose_and_double_nothing(
 def test_a_killed_driver_loses_and_doubles_nothing_of_operator_and_broadcast_state(
     spark: SparkSession, tmp_path: Path, one_backend: str
 ) -> None:
-    """And goes on at another parallelism: each element of the operator list is on one task, rules on all."""
+    """And resumes at another parallelism: each element of the operator list is on one task, rules on all."""
     expected = write_input(tmp_path)
     (tmp_path / "rules").mkdir()
     for epoch in range(4):

@@ -32,7 +32,7 @@ def test_a_query_resumes_from_local_copies_and_without_damaged_ones(
 ) -> None:
     """LOC-03."""
     folder = tmp_path / "copies"
-    # Whole states only: the copy of a damaged full snapshot would be missing for as long as its chain.
+    # Full snapshots only: the copy of a damaged full snapshot would be missing for as long as its chain.
     options = {"max_deltas": 0, "local_copies": "on", "local_copies_dir": str(folder)}
     for epoch in range(4):
         stream.add({"k": f"key {row}", "v": row + epoch} for row in range(10))

@@ -30,7 +30,7 @@ class Remembering(KeyedProcessFunction):
         yield ctx.key, self.n.value()
 
 
-class Told(EpochListener):
+class Recorder(EpochListener):
     def __init__(self) -> None:
         self.epochs: list[EpochMetrics] = []
         self.ended = False
@@ -107,8 +107,8 @@ def test_listeners_progress_and_log_have_the_metrics_of_every_epoch(
     }
     for keys in ("abca", "aa", "d"):
         stream.add({"k": key, "v": number} for number, key in enumerate(keys))
-    told = Told()
-    spark.streams.addListener(told)
+    recorded = Recorder()
+    spark.streams.addListener(recorded)
     try:
         out = keyed(stream.frame(), "k", uid="remember", config=config).process(
             Remembering(), "k string, n long"
@@ -118,40 +118,44 @@ def test_listeners_progress_and_log_have_the_metrics_of_every_epoch(
         stream.settle()
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(600_000)  # type: ignore[union-attr]
     finally:
-        spark.streams.removeListener(told)
+        spark.streams.removeListener(recorded)
 
-    assert [(m.uid, m.epoch, m.run_id) for m in told.epochs] == [
+    assert [(m.uid, m.epoch, m.run_id) for m in recorded.epochs] == [
         ("remember", epoch, str(query.runId)) for epoch in range(3)
     ]
-    assert [(m.rows_in, m.rows_out, m.partitions) for m in told.epochs] == [(4, 4, 2), (2, 2, 2), (1, 1, 2)]
-    assert [m.states["n"].entries for m in told.epochs] == [3, 3, 4]
-    assert [m.states["of a"].entries for m in told.epochs] == [1, 1, 1]
-    assert all(of_state.bytes != 0 for m in told.epochs for of_state in m.states.values())
-    assert [(m.restores, m.host_hits) for m in told.epochs] == [(2, 0), (0, 2), (0, 2)]
-    for metrics in told.epochs:
+    assert [(m.rows_in, m.rows_out, m.partitions) for m in recorded.epochs] == [
+        (4, 4, 2),
+        (2, 2, 2),
+        (1, 1, 2),
+    ]
+    assert [m.states["n"].entries for m in recorded.epochs] == [3, 3, 4]
+    assert [m.states["of a"].entries for m in recorded.epochs] == [1, 1, 1]
+    assert all(of_state.bytes != 0 for m in recorded.epochs for of_state in m.states.values())
+    assert [(m.restores, m.host_hits) for m in recorded.epochs] == [(2, 0), (0, 2), (0, 2)]
+    for metrics in recorded.epochs:
         assert list(metrics.phases) == ["restore", "process", "snapshot", "write", "publish"]
         assert all(0.0 <= times.max <= times.sum for times in metrics.phases.values())
         assert metrics.phases["publish"].max > 0.0
         assert metrics.checkpoint_bytes >= metrics.written_bytes > 0
     # Of the epoch alone: no row of the last one has used the other state.
-    accesses = [{state: set(of) for state, of in m.latencies.items()} for m in told.epochs]
+    accesses = [{state: set(of) for state, of in m.latencies.items()} for m in recorded.epochs]
     used, unused = {"n": {"value", "update"}, "of a": {"add"}}, {"n": {"value", "update"}}
     assert accesses == [used, used, unused]
-    assert [m.latencies["n"]["update"].samples for m in told.epochs] == [4, 2, 1]
+    assert [m.latencies["n"]["update"].samples for m in recorded.epochs] == [4, 2, 1]
 
     # Without a listener, by the query or by its progress; and in Spark's log.
-    assert epoch_metrics(query) == epoch_metrics(str(query.id), "remember") == tuple(told.epochs)
+    assert epoch_metrics(query) == epoch_metrics(str(query.id), "remember") == tuple(recorded.epochs)
     assert epoch_metrics(query, "another") == epoch_metrics("another query") == ()
     assert query.lastProgress is not None
-    assert metrics_of(query.lastProgress) == (told.epochs[-1],)
+    assert metrics_of(query.lastProgress) == (recorded.epochs[-1],)
     lines = spark_log.read_text().splitlines()
-    said = [f"INFO keyedstate.EpochMetrics epoch {m.epoch} of remember: " for m in told.epochs]
+    said = [f"INFO keyedstate.EpochMetrics epoch {m.epoch} of remember: " for m in recorded.epochs]
     assert [line.partition("{")[0] for line in lines] == said
-    assert [json.loads(line[line.index("{") :]) for line in lines] == [m.to_json() for m in told.epochs]
+    assert [json.loads(line[line.index("{") :]) for line in lines] == [m.to_json() for m in recorded.epochs]
 
     # And with the reporter of a plugin, whose error harms nobody.
     reported = [json.loads(line) for line in (tmp_path / "lines").read_text().splitlines()]
-    assert reported == [m.to_json() for m in told.epochs[1:]]
+    assert reported == [m.to_json() for m in recorded.epochs[1:]]
     assert f"the plugin {reporting} (module) cannot report epoch 0 of 'remember'" in caplog.text
 
 

@@ -1,7 +1,7 @@
 """Our Murmur3 against Spark's own ``hash``: random values and awkward ones of every type that keys may have.
 
 The values reach Spark as one Parquet file and its hashes come back as another, so that no conversion through
-Python stands in between and one job answers for all types.
+Python is in between and one job answers for all types.
 """
 
 from __future__ import annotations

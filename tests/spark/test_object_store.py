@@ -1,4 +1,4 @@
-"""A streaming query whose checkpoints lie on a real S3-compatible server."""
+"""A streaming query whose checkpoints are on a real S3-compatible server."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_the_check_runs_once_per_configuration(
     spark: SparkSession, events: DataFrame, tmp_path: Path, one_backend: str
 ) -> None:
     def newest_job() -> int:
-        # Spark hears of a job a little later, and forgets old ones.
+        # Spark lists a job a little later, and forgets old ones.
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(600_000)  # type: ignore[union-attr]
         return max(spark.sparkContext.statusTracker().getJobIdsForGroup())
 

@@ -53,7 +53,7 @@ def assert_equal_to_batch(stream: Any) -> None:
     """Compare what was put out with what Spark computes over the same rows at once.
 
     The running count of a key must be 1, 2, 3 ... without gap or repetition, so that no row was lost or
-    counted twice, and the last figures must be those of the batch query.
+    counted twice, and the last results must be those of the batch query.
     """
     answer = stream.batch().groupBy("k").agg(f.count("*"), f.sum("v"), f.countDistinct("v"))
     expected = {row[0]: tuple(row[1:]) for row in answer.collect()}
@@ -90,7 +90,7 @@ def test_running_totals_over_several_epochs_equal_a_batch_query(stream: Any, bac
 def test_restarts_use_the_configuration_of_spark_each_time(
     stream: Any, spark: SparkSession, backend_name: str
 ) -> None:
-    """KG-07: key groups are spread anew when the parallelism changes; any backend reads any other's state."""
+    """KG-07: another parallelism redistributes key groups; any backend reads any other's state."""
     other = "heap-cow" if backend_name == "nested-map" else "nested-map"
     runs = [(backend_name, 2), (other, 3), (backend_name, 1)]
     for epoch, (backend, parallelism) in enumerate(runs):
@@ -276,9 +276,9 @@ def test_a_backend_of_a_module_is_used_and_notified_of_every_checkpoint(
     stream.run(totals(stream, stream.frame(), **options))
     assert_equal_to_batch(stream)
     assert {part.backend for part in checkpoint(stream, 1).parts} == {"telling"}
-    told = importlib.import_module("telling_backend")
-    assert told.completed == [("totals", 0), ("totals", 1), ("totals", 2)]
-    assert told.subsumed == [("totals", 0)]
+    recorded = importlib.import_module("telling_backend")
+    assert recorded.completed == [("totals", 0), ("totals", 1), ("totals", 2)]
+    assert recorded.subsumed == [("totals", 0)]
     assert "the hook keyedstate_checkpoint_completed of telling_backend (module) raised" in caplog.text
 
 

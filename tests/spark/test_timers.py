@@ -212,7 +212,7 @@ def test_processing_time_timers_fire_by_a_heartbeat_without_input(stream: Any, o
         stream.settle()
     assert sorted(row[0] for row in stream.all_rows()) == ["a", "b"]
     first = min(stream.rows)
-    assert stream.rows[first] == [], "not in the epoch of the rows, whose time stands still"
+    assert stream.rows[first] == [], "not in the epoch of the rows, whose time does not advance"
     assert all(now > time - 1 for _, time, now in stream.all_rows())
 
 
@@ -263,7 +263,7 @@ def test_an_error_of_a_timer_names_its_key_and_time(stream: Any, one_backend: st
         stream.add({"k": key, "v": time} for key, time in rows)
     message = stream.failure(silent(stream, one_backend, function=Failing()))
     assert "no alert today" in message and "timer at 11" in message and "Failing.on_timer()" in message
-    # Nothing of the epoch is kept: with a function that works it goes on.
+    # Nothing of the epoch is kept: with a function that works it continues.
     stream.run(silent(stream, one_backend))
     assert by_epoch(stream)[2] == model(EPOCHS[:3])[2]
 
@@ -293,7 +293,7 @@ def test_an_input_that_is_behind_holds_the_watermark_up_over_restarts(stream: An
     run()
     restarted = folder.read_metadata(2)
     assert restarted is not None
-    assert restarted.inputs["b"] == (500, restarted.processing_time), "while the query stood, none was idle"
+    assert restarted.inputs["b"] == (500, restarted.processing_time), "while it was stopped, none was idle"
     stream.add([{"k": "b", "v": 1500}])
     stream.add([{"k": "a", "v": 2002}])
     run()

@@ -47,7 +47,7 @@ class Worker(KeyedProcessFunction):
 def test_a_task_asks_the_worker_s_connection_not_to_hold_small_writes_back(spark: SparkSession) -> None:
     frame = keyed(spark.range(8), "id", config={"host": "embedded"})
     rows = frame.process(Worker(), "pid long, delayed array<boolean>, frozen long").collect()
-    # With Unix sockets, which Spark can be told to use, there is no such connection.
+    # With Unix sockets, which Spark can be set to use, there is no such connection.
     connections = [delayed for row in rows for delayed in row.delayed]
     assert not any(connections)
     if spark.conf.get("spark.python.unix.domain.socket.enabled", "false") == "false":

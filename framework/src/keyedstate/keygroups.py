@@ -58,7 +58,7 @@ class KeyGroupRange:
         return cls(start, end) if start <= end else cls.EMPTY
 
     def intersection(self, other: KeyGroupRange) -> KeyGroupRange:
-        """Return the key groups in both ranges; `EMPTY` if there are none."""
+        """Return the key groups in both ranges; `EMPTY` if they share none."""
         return KeyGroupRange.of(max(self.start, other.start), min(self.end, other.end))
 
     def __contains__(self, key_group: object) -> bool:

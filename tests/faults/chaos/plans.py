@@ -63,7 +63,7 @@ def plan_of(seed: int, number: int) -> Plan:
             "spark.speculation.interval": "100ms",
             "spark.speculation.multiplier": "1.5",
             "spark.speculation.quantile": "0.5",
-            # Spark asks the loser to stop and kills its worker after this time; until then it goes on.
+            # Spark asks the loser to stop and kills its worker after this time; until then it continues.
             "spark.python.task.killTimeout": "5s",
         }
     events = [

@@ -40,7 +40,7 @@ _DUMP_S = 3.0
 
 
 class _Trouble(Exception):
-    """Something has gone wrong that the protocol does not allow."""
+    """A failure that the protocol does not allow."""
 
 
 def execute(plan: Plan, folder: Path, flights: pa.Table) -> Result:
@@ -114,7 +114,7 @@ class _Run(Harness):
             if event["name"] == LATE_DRIVER:
                 self._start_late_driver(event)
                 continue
-            # An idle driver goes on when an event gives it more of the input.
+            # An idle driver continues when an event gives it more of the input.
             self._wait_for(event, self._disturbed * number // (len(events) + 1))
             self._strike(event)
         if events:
@@ -183,7 +183,7 @@ class _Run(Harness):
         self._note(f"driver {driver.life} ends: {ending}")
 
     def _watch(self) -> None:
-        """Kill what stands still; a machine with much to do is given more time."""
+        """Kill what makes no progress; a machine with much to do is given more time."""
         now, seen = time.monotonic(), (answer.committed_epochs(self.folder), self._endings.total())
         is_idle = seen[0] >= self._given and self._all_run() and not self._at_rest.exists()
         sleeps = any(due < float("inf") for due, _ in self._stopped)
@@ -194,7 +194,7 @@ class _Run(Harness):
         if now < self._progress[2] + patience:
             return
         self._problems.append(f"no epoch was committed for {patience:.0f} s")
-        self._note("killed: it does not go on")
+        self._note("killed: it does not continue")
         # A Java writes the stacks of its threads then.
         everything = processes.of_sessions({driver.process.pid for driver in self._drivers})
         processes.send([found.pid for found in everything if "java" in found.command], signal.SIGQUIT)

@@ -203,7 +203,7 @@ EVERYTHING = aggregation_of(**{name: aggregate for name, (aggregate, _) in ALL_O
 
 
 class RowByRow(KeyedProcessFunction):
-    """Keeps all rows of a key, and computes everything anew from them at each row."""
+    """Keeps all rows of a key, and computes everything again from them at each row."""
 
     rows = ListState("rows", types.infer(SCHEMA))
 

@@ -1,6 +1,6 @@
 """An operator reduced to its checkpoints: every key holds the list of the epochs that it has seen.
 
-A state in which an epoch is missing was lost, one in which it stands twice counted it twice.
+A state in which an epoch is missing was lost, one in which it occurs twice counted it twice.
 """
 
 from __future__ import annotations

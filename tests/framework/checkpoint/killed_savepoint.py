@@ -73,7 +73,7 @@ def main(folder: Path, what: str, step: int) -> None:
 
 
 def check_fork(location: Path, state: Path) -> None:
-    """Look at what is there as a query would that is started over it."""
+    """Look at the files as a query would that is started over it."""
     job = Job(CheckpointStorage.open(state))
     if (location / "metadata").exists():
         owner = OperatorFolder(CheckpointStorage.open(state), "views").read_owner()

@@ -40,7 +40,7 @@ class Killed(BaseException):
 
 
 class Process:
-    """A thread that runs one step, up to the next request to the storage, each time it is told to."""
+    """A thread that runs one step, up to the next request to the storage, each time it is resumed."""
 
     def __init__(self, name: str, driver: str, body: Callable[[], None]) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class Process:
         self.done = False
         self.killed = False
         self.steps = 0
-        #: Says whether the process can go on; None where nothing keeps it.
+        #: Says whether the process can continue; None where nothing blocks it.
         self.waits_for: Callable[[], bool] | None = None
         self._body = body
         self._may_run = threading.Semaphore(0)
@@ -345,7 +345,7 @@ class Driver:
         return [epoch for path in files for epoch in json.loads(self.folder.storage.read(path))]
 
     def write_state(self, identity: TaskIdentity, before: AttemptManifest | None) -> AttemptManifest:
-        """Write the whole state in even epochs, a delta in odd ones."""
+        """Write a full snapshot in even epochs, a delta in odd ones."""
         groups = key_group_range_for(identity.partition, identity.parallelism, GROUPS)
         path = self.folder.data_path(identity)
         own = SegmentFile(path, 1, "", groups, {})

@@ -96,7 +96,7 @@ class Query:
         if publish:
             for word in words:
                 self._coordinator.acknowledge(word)
-            # Clean-up goes on beside the work; a test wants to see what it leaves.
+            # Clean-up continues in the background; a test wants to see what it leaves.
             assert self._coordinator.drain(600)
         return words
 

@@ -184,7 +184,7 @@ def test_operators_of_only_one_folder_are_named(diff, stored, query, tmp_path):
         {"uid": "origins", "only_in": "a"},
     ]
     assert diff("state", "other", "--uid", "aircraft")[0] == 0
-    # One operator that is named stands for itself.
+    # One operator that is named is compared alone.
     assert diff("state/aircraft", "other")[0] == 0
     with pytest.raises(UnknownOperatorError, match="'origins'"):
         diff("state/origins", "other")

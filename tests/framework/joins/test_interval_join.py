@@ -258,7 +258,7 @@ STEPS = st.lists(
 @settings(max_examples=40)
 @given(steps=STEPS, bounds=st.tuples(st.integers(-8, 8), st.integers(-8, 8)).map(sorted))
 def test_a_join_finds_each_pair_once_of_rows_that_are_not_late(steps, bounds):
-    """Against a plain computation.  Watermarks lie between the times of rows."""
+    """Against a plain computation.  Watermarks are between the times of rows."""
     lower, upper = (10 * bound for bound in bounds)
     kept, expected, made, watermark = [], [], [], -1
     with joining(interval_join(lower, upper).join(), "heap-cow", parallelism=2) as harness:

@@ -25,7 +25,7 @@ class Runs:
         self._config = {
             "parallelism": parallelism,
             "checkpoint.dir": str(folder / "checkpoints"),
-            # Whole states only: without the copy of a full snapshot, its chain is not copied either.
+            # Full snapshots only: without the copy of a full snapshot, its chain is not copied either.
             "checkpoint.max-deltas": 0,
             "checkpoint.local-copies-dir": str(self.copies),
         }

@@ -241,7 +241,7 @@ def test_a_task_that_ends_is_an_error_that_names_it():
 
 
 class KillsItsTask(KeyedProcessFunction):
-    """Counts rows, and kills its process at the row 300 as often as it is told."""
+    """Counts rows, and kills its process at the row 300 as often as its argument says."""
 
     n = ValueState("n", INT64, default=0)
 

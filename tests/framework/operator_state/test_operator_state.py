@@ -333,7 +333,7 @@ def contents_of(*numbers: int) -> list[Any]:
 
 
 class BlockingSink(SnapshotSink):
-    """Waits before the first state, until it is let go on."""
+    """Waits before the first state, until it is released."""
 
     def __init__(self) -> None:
         self.reached, self.go_on = threading.Event(), threading.Event()

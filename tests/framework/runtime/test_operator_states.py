@@ -116,7 +116,7 @@ def test_rows_of_a_key_read_what_the_broadcast_side_has_put(task):
     assert read(operator.process(iter([rows("a", "b")]))) == [("a", 0), ("b", 14)]
     assert (operator.rows_in, operator.rows_out) == (5, 5)
     operator.close()
-    # The next epoch goes on with both.
+    # The next epoch continues with both.
     assert read(task.open(Rules()).process(iter([rows("b")]))) == [("b", 21)]
 
 

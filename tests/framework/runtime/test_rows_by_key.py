@@ -53,8 +53,8 @@ class Sees(KeyedProcessFunction):
         self.rows = 0
 
     def process(self, row: Any, ctx: Any) -> Any:
-        told = repr((ctx.key, row, row.as_dict(), [type(value) for value in row], ctx.timestamp))
-        self.seen.setdefault(repr(ctx.key), []).append(told)
+        recorded = repr((ctx.key, row, row.as_dict(), [type(value) for value in row], ctx.timestamp))
+        self.seen.setdefault(repr(ctx.key), []).append(recorded)
         self.rows += 1
         return [(repr(ctx.key), row.number)] * (row.number % 3)
 

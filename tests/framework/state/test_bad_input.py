@@ -410,7 +410,7 @@ def test_a_namespace_of_another_type_is_refused_where_it_is_looked_up_or_when_it
     )
     assert backend.metas() == []
     handle = backend.get_state(VALUE, "w", types.STRING)
-    handle.set_namespace(5)  # per record, so nobody looks at it before a snapshot does
+    handle.set_namespace(5)  # per record, so it is not checked before a snapshot
     handle.update(1)
     with pytest.raises(
         UnwritableEntryError, match=r"the namespace of the key 1 .* of the state 'count' cannot"

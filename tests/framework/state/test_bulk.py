@@ -125,14 +125,14 @@ def test_bulk_methods_do_what_their_loops_do(instances, given):
                 one.set_current_key(key)
                 one.get_state(state).clear()
             many.get_state(state).clear_many(cleared, groups_of(many, cleared))
-    # Both go on from what a snapshot kept.
+    # Both continue from what a snapshot kept.
     restored = instances.open([instances.snapshot(many)])
     assert read_at_once(restored, everything) == read_one_by_one(one, everything)
 
 
 @pytest.mark.parametrize("tracked", [False, True], ids=["", "tracked"])
 def test_bulk_methods_equal_their_loops_over_many_rows_and_during_a_snapshot(instances, tracked):
-    """More rows than are handled in a stretch, keys that come once and again, stored before and new."""
+    """More rows than one chunk has, keys that come once and again, stored before and new."""
     generator = random.Random(42)
     one, many = (instances.open(track_changes=tracked) for _ in range(2))
     everything, empty = list(range(3000)), instances.snapshot(instances.open())

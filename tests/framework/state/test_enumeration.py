@@ -106,7 +106,7 @@ def test_a_function_sees_each_key_with_its_own_state(instances, state, write, re
 
 
 def test_a_function_may_clear_and_write_state_of_every_key(backend, state, write, read):
-    """SB-54: what it leaves is what is there; it may go to another namespace or key."""
+    """SB-54: what it leaves is what exists; it may go to another namespace or key."""
     fill(backend, state, write, range(100), "ns1", "ns2")
     backend.set_current_key(7)
     bound = backend.get_state(state, "ns2", types.STRING)

@@ -78,7 +78,7 @@ class KindMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0, 9), go_on=st.booleans())
     def write_snapshot(self, number: int, go_on: bool) -> None:
-        """Write one of the held snapshots, check what it restores to, and go on from there or not."""
+        """Write one of the captured snapshots, check what it restores to, and continue from there or not."""
         task, expected = self.held.pop(number % len(self.held))
         restored = self.instances.open([self.instances.write(self.backend, task)])
         # Before the state is registered, too.

@@ -140,7 +140,7 @@ def test_a_later_snapshot_is_written_by_the_newly_registered_serializer(instance
 
 
 def test_a_state_that_is_not_registered_keeps_what_the_old_serializer_wrote(instances, register):
-    """SB-59: only who opens the values writes them anew."""
+    """SB-59: only a program that opens the values rewrites them."""
     handle = written(instances, Plain(1))
     register(Plain, written_to_fail)
     idle = instances.snapshot(instances.open([handle]))

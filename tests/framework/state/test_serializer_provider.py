@@ -72,7 +72,7 @@ def test_a_reconfigured_type_takes_the_place_of_the_registered_one(provider_of: 
 
 @both_orders
 def test_an_incompatible_type_is_refused_at_every_look_up(provider_of: Any) -> None:
-    """MIG-25: the restored one is still there for whoever keeps the state as it is."""
+    """MIG-25: the restored one still exists for a state that is kept as it is."""
     provider = provider_of(types.INT64, types.STRING)
     for _ in range(2):
         with pytest.raises(StateMigrationError, match=r"the value type of the state 's' is now STRING"):

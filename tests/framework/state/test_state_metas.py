@@ -143,7 +143,7 @@ def used(log, what):
 
 
 def test_a_snapshot_is_written_by_duplicates_of_each_serializer(instances):
-    """SER-07: never by those with which the owner goes on."""
+    """SER-07: never by those with which the owner continues."""
     log: list[Any] = []
     key, namespace, value = Buffered(log), Buffered(log), Buffered(log)
     key.immutable = namespace.immutable = True

@@ -268,7 +268,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 def test_earlier_timers_that_are_added_while_others_fire_come_before_what_is_left(queue):
-    """Whoever adds them: also those that earlier ones have added."""
+    """Also those that earlier ones have added."""
     queue.add_at(10, NS, [1, 2, 3], [1, 2, 3])
     queue.write_back()
     fired = []

@@ -163,7 +163,7 @@ def test_a_value_has_the_bytes_that_flink_writes(
 
 
 def test_no_string_is_a_zero_byte_and_refused_where_a_string_is_expected() -> None:
-    """SER-05: 0 stands for null."""
+    """SER-05: 0 means null."""
     out = DataOutputView()
     write_string(None, out)
     assert out.to_bytes() == b"\x00"

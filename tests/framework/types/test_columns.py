@@ -1,4 +1,4 @@
-"""The columnar face: encodings that readers meet, and conversions that must not happen silently."""
+"""The columnar representation: encodings that readers meet, and conversions that must not happen silently."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_types_are_equal_by_structure() -> None:
 
 
 def test_a_snapshot_has_a_json_face_that_stays_readable() -> None:
-    """The face is in every checkpoint: a change here must come with a new version."""
+    """The JSON representation is in every checkpoint: a change here must come with a new version."""
     serializer = types.map_of(types.STRING, types.tuple_of(types.decimal(10, 2), types.nullable(types.INT64)))
     assert serializer.snapshot().to_json() == {
         "type": "map",

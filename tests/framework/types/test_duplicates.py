@@ -97,7 +97,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def use(serializer: TypeSerializer[Any], values: list[Any]) -> list[Any]:
-    """Send values through every face, and return what came back."""
+    """Send values through every representation, and return what came back."""
     for value in values:
         serializer.check(value)
         assert serializer.is_value(value)
@@ -152,7 +152,7 @@ def test_every_type_that_a_program_can_declare_is_tried_here() -> None:
 
 @pytest.mark.parametrize("serializer", TYPES, ids=repr)
 def test_two_threads_use_a_type_and_its_duplicate_at_the_same_time(serializer: TypeSerializer[Any]) -> None:
-    """SER-07: each gets its own values back, through every face."""
+    """SER-07: each gets its own values back, through every representation."""
     duplicate = serializer.duplicate()
     assert duplicate == serializer and hash(duplicate) == hash(serializer)
     make = TYPES[serializer]
@@ -258,7 +258,7 @@ def test_a_duplicate_duplicates_what_has_state_wherever_it_is(where: str) -> Non
 
 
 def test_functions_that_are_written_for_a_record_belong_to_its_duplicate() -> None:
-    """SER-07: they hold on to the fields' serializers, so they are written anew."""
+    """SER-07: they hold on to the fields' serializers, so they are rewritten."""
     record: Any = types.record_of(Held, fields={"text": Buffered()})
     in_threads([lambda: record.is_value(Held("a"))])
     duplicate = record.duplicate()

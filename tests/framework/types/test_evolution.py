@@ -539,7 +539,7 @@ def test_a_composite_of_a_plugin_that_forgot_conversion_is_named() -> None:
 # -- snapshots --------------------------------------------------------------------------------------
 
 
-def test_the_json_faces_stay_readable() -> None:
+def test_the_json_representations_stay_readable() -> None:
     """They are in every checkpoint: a change here must come with a new version."""
     string = {"type": "string", "version": 1}
     assert click(Both).snapshot().to_json() == {

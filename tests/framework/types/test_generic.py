@@ -1,4 +1,4 @@
-"""Generic values: pickles that nobody opens before a program asks for them, and how to forbid them."""
+"""Generic values: pickles that are not opened before a program asks for them, and how to forbid them."""
 
 from __future__ import annotations
 

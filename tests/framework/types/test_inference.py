@@ -329,10 +329,10 @@ def test_an_arrow_type_without_values_here_is_refused(arrow: Any, message: str) 
 
 
 def test_spark_types_have_the_types_that_their_arrow_schema_has() -> None:
-    """Two ways to the same: Spark's JSON face, and PySpark's own conversion to Arrow."""
+    """Two ways to the same: Spark's JSON representation, and PySpark's own conversion to Arrow."""
     spark = pytest.importorskip("pyspark.sql.types")
     to_arrow = pytest.importorskip("pyspark.sql.pandas.types").to_arrow_schema
-    # Up to 4.2 PySpark always puts UTC; later it wants to be told.
+    # Up to 4.2 PySpark always puts UTC; later it must be given.
     zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow).parameters else {}
     inner = spark.StructType([spark.StructField("x", spark.DoubleType(), nullable=False)])
     schema = spark.StructType(

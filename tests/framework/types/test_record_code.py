@@ -23,7 +23,7 @@ class Plain:
     count: int
 
     def __post_init__(self) -> None:
-        self.name = self.name or "made anew"
+        self.name = self.name or "a new one"
 
 
 @dataclass(frozen=True)

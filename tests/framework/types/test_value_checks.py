@@ -1,4 +1,4 @@
-"""What is no value of a type, and what the user is told about it."""
+"""What is no value of a type, and what the error says about it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class Access(enum.Flag):
 
 
 def shown(value: Any) -> str:
-    """Return a value's face for a test's name, or its type's: an address is another one in each process."""
-    face = reprlib.repr(value)
-    return type(value).__name__ if re.search("x[0-9a-f]{8}", face) else face
+    """Return a value as text for a test's name, or its type: an address is another one in each process."""
+    text = reprlib.repr(value)
+    return type(value).__name__ if re.search("x[0-9a-f]{8}", text) else text
 
 
 @dataclass
@@ -231,7 +231,7 @@ def test_a_value_that_a_restart_keeps_is_accepted(serializer: TypeSerializer[Any
     assert serializer.from_arrow(serializer.to_arrow([value, None])) == [value, None]
 
 
-def test_a_float_is_rounded_alike_by_both_faces_of_32_bits() -> None:
+def test_a_float_is_rounded_alike_by_both_representations_of_32_bits() -> None:
     types.FLOAT32.check(0.1)
     rounded = 0.10000000149011612
     assert types.FLOAT32.from_bytes(types.FLOAT32.to_bytes(0.1)) == rounded

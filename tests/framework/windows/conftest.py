@@ -94,7 +94,7 @@ class Job:
         )
 
     def restart(self) -> None:
-        """Write a snapshot into a file and go on with another operator that is restored from it."""
+        """Write a snapshot into a file and continue with another operator that is restored from it."""
         watermark = self.backend.watermark
         path = f"segment-{next(self._numbers)}.seg"
         writer = SegmentWriter(self._storage, path, self.backend.key_groups)

@@ -38,7 +38,7 @@ SIZES = st.integers(1, 10**9)
 
 @dataclass
 class Now:
-    """What an assigner is told, by hand."""
+    """What an assigner receives, by hand."""
 
     current_processing_time: int = 0
     key_group: int = 0
@@ -142,7 +142,7 @@ def test_a_row_without_event_time_is_refused(assigner: WindowAssigner[Any]) -> N
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "recorded"),
     [
         (lambda: Tumbling.of(0), "the size is 0"),
         (lambda: Tumbling.of("-1 h"), "the size is '-1 h'"),
@@ -165,9 +165,9 @@ def test_a_row_without_event_time_is_refused(assigner: WindowAssigner[Any]) -> N
         (lambda: Count.of(2, 0), "the slide is 0"),
     ],
 )
-def test_what_no_window_can_have_is_refused_when_it_is_declared(make: Any, told: str) -> None:
+def test_what_no_window_can_have_is_refused_when_it_is_declared(make: Any, recorded: str) -> None:
     """WIN-26."""
-    with pytest.raises((InvalidWindowError, InvalidDurationError), match=told):
+    with pytest.raises((InvalidWindowError, InvalidDurationError), match=recorded):
         make()
 
 

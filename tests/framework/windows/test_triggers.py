@@ -404,7 +404,7 @@ def test_combinations_can_merge_where_all_their_triggers_can() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "recorded"),
     [
         (lambda: CountTrigger.of(0), "CountTrigger cannot be used: the count is 0"),
         (lambda: ContinuousEventTimeTrigger.of(0), "the interval is 0"),
@@ -423,8 +423,8 @@ def test_combinations_can_merge_where_all_their_triggers_can() -> None:
         (lambda: DeltaEvictor.of(None, max), "the threshold is None"),
     ],
 )
-def test_what_no_trigger_or_evictor_can_have_is_refused_when_it_is_declared(make: Any, told: str) -> None:
-    with pytest.raises(InvalidWindowError, match=told):
+def test_what_no_trigger_or_evictor_can_have_is_refused_when_it_is_declared(make: Any, recorded: str) -> None:
+    with pytest.raises(InvalidWindowError, match=recorded):
         make()
 
 

@@ -36,7 +36,7 @@ CONTINUE, FIRE, PURGE = TriggerResult.CONTINUE, TriggerResult.FIRE, TriggerResul
 FIRE_AND_PURGE = TriggerResult.FIRE_AND_PURGE
 
 
-class Told(Trigger[Any]):
+class Recorder(Trigger[Any]):
     """Says what a test wants, and notes what it is asked."""
 
     can_merge = True
@@ -87,7 +87,7 @@ def test_contents_are_shown_and_kept_as_the_trigger_says(
     jobs: Jobs, assigner: Any, step: str, answer: TriggerResult
 ) -> None:
     """WIN-22."""
-    trigger = Told()
+    trigger = Recorder()
     trigger.timers = {"event": [7], "processing": [7]}
     job = jobs(assigner, trigger=trigger, lateness=100)
     job.row("key1", 5)
@@ -113,7 +113,7 @@ def test_contents_are_shown_and_kept_as_the_trigger_says(
 @pytest.mark.parametrize("step", ["element", "event", "processing"])
 def test_no_function_is_called_without_contents(jobs: Jobs, assigner: Any, step: str) -> None:
     """WIN-22: for a window that was purged."""
-    trigger = Told()
+    trigger = Recorder()
     trigger.timers = {"event": [7], "processing": [7]}
     trigger.answers = {"element": PURGE, "event": FIRE, "processing": FIRE}
     job = jobs(assigner, trigger=trigger)
@@ -140,7 +140,7 @@ def test_the_assigner_is_asked_once_for_each_row(jobs: Jobs) -> None:
 
 def test_windows_do_not_interfere(jobs: Jobs) -> None:
     """WIN-22: the trigger is asked for each window of a row, and contents are those of one."""
-    trigger = Told()
+    trigger = Recorder()
     trigger.answers["element"] = FIRE
     job = jobs(Sliding.of(10, 5), trigger=trigger)
     assert job.row("key1", 7) == [("key1", 1, 14), ("key1", 1, 9)]
@@ -159,7 +159,7 @@ def test_at_its_end_a_window_loses_everything(jobs: Jobs, assigner: Any) -> None
         def clear(self, ctx: Any) -> None:
             cleared.append((ctx.key, ctx.window))
 
-    trigger = Told()
+    trigger = Recorder()
     job = jobs(assigner, trigger=trigger, lateness=20, function=Function())
     job.rows(("key1", 5))
     assert job.watermark(28) == [] and cleared == []
@@ -171,7 +171,7 @@ def test_at_its_end_a_window_loses_everything(jobs: Jobs, assigner: Any) -> None
 
 def test_the_trigger_and_the_end_may_have_one_timer(jobs: Jobs, assigner: Any) -> None:
     """WIN-22: both work at the same instant."""
-    trigger = Told()
+    trigger = Recorder()
     trigger.timers["event"] = [9]
     trigger.answers["event"] = FIRE
     job = jobs(assigner, trigger=trigger)
@@ -211,14 +211,14 @@ def test_windows_that_never_end_have_no_timer(jobs: Jobs) -> None:
         def assign_windows(self, *_: Any) -> Any:
             return [TimeWindow(0, END_OF_TIME), TimeWindow(0, END_OF_TIME - 5)]
 
-    job = jobs(Endless.of(10), trigger=Told(), lateness="1 s")
+    job = jobs(Endless.of(10), trigger=Recorder(), lateness="1 s")
     job.rows(("key1", 1))
     assert job.timers == 0
 
 
 def test_merged_windows_hand_over_to_the_window_that_they_become(jobs: Jobs) -> None:
     """WIN-22: on_merge is called, what the merged windows had is cleared, and their timers are deleted."""
-    trigger = Told()
+    trigger = Recorder()
     trigger.timers["event"] = [3]
     job = jobs(Session.with_gap(5), trigger=trigger)
     job.row("key1", 0, value=1)
@@ -308,7 +308,7 @@ def test_what_a_trigger_raises_comes_out_and_the_state_before_can_be_gone_back_t
 
 
 def test_a_trigger_may_merge_only_state_that_merges(jobs: Jobs) -> None:
-    class Wrong(Told):
+    class Wrong(Recorder):
         def on_merge(self, window: Any, ctx: Any) -> None:
             ctx.merge_state(ValueState("last", types.INT64))
 
@@ -330,7 +330,7 @@ class NoMerge(AggregateFunction[Any, Any, Any]):
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: WindowDefinition.of("1 hour"), "is no assigner"),
         (lambda: WindowDefinition.of(Tumbling), "is no assigner"),
@@ -358,8 +358,8 @@ class NoMerge(AggregateFunction[Any, Any, Any]):
         (lambda: AggregatedRows(max, types.INT64), "Give an AggregateFunction"),
     ],
 )
-def test_what_does_not_fit_together_is_refused_when_it_is_declared(make: Any, told: str) -> None:
-    with pytest.raises(InvalidWindowError, match=told):
+def test_what_does_not_fit_together_is_refused_when_it_is_declared(make: Any, message: str) -> None:
+    with pytest.raises(InvalidWindowError, match=message):
         make()
 
 

@@ -40,7 +40,7 @@ def added(one: Any, other: Any) -> Any:
 
 
 class Mean(AggregateFunction[Any, Any, Any]):
-    """The sum in a form whose parts are told apart: (sum, rows)."""
+    """The sum in a form whose parts are distinct: (sum, rows)."""
 
     def create_accumulator(self) -> Any:
         return 0, 0

@@ -262,7 +262,7 @@ def test_declared_aggregates_come_out_of_every_kind_of_window(harness: Make) -> 
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: windowed("1 hour"), "is no assigner"),
         (lambda: windowed(Tumbling.of(1), missing="ignore"), "Give 'fail', 'drop' or 'side output'"),
@@ -288,18 +288,18 @@ def test_declared_aggregates_come_out_of_every_kind_of_window(harness: Make) -> 
         (lambda: windowed(Tumbling.of(1)).aggregate({"n": count()}, n=count()), "given twice"),
     ],
 )
-def test_what_cannot_be_is_refused_when_it_is_declared(make: Any, told: str) -> None:
-    with pytest.raises((InvalidWindowError, InvalidAggregateError, SideOutputNameError), match=told):
+def test_what_cannot_be_is_refused_when_it_is_declared(make: Any, message: str) -> None:
+    with pytest.raises((InvalidWindowError, InvalidAggregateError, SideOutputNameError), match=message):
         make()
 
 
 def test_aggregates_of_columns_that_are_not_there_are_refused() -> None:
-    for declared, told in (
+    for declared, message in (
         (windowed(Tumbling.of(1)).aggregate(t=sum_("w")), "there is no column 'w'"),
         (windowed(Tumbling.of(1)).aggregate(window_end=count()), "the window's bounds are named so"),
         (windowed(Session.with_gap(1)).aggregate(user=count()), "a key column has the same name"),
     ):
-        with pytest.raises(InvalidAggregateError, match=told):
+        with pytest.raises(InvalidAggregateError, match=message):
             Harness(declared, key="user", schema=SCHEMA, output=REDUCED, event_time=EventTime("ts"))
 
 
@@ -314,7 +314,7 @@ def test_a_function_without_its_columns_cannot_be_opened() -> None:
 def test_a_session_that_is_over_fires_before_the_rows_of_the_next_epoch(
     harness: Make, lateness: int, minute: float
 ) -> None:
-    """WIN-16, WIN-22: so these are late, whether they lie within the session, at its edges, or before it."""
+    """WIN-16, WIN-22: so these are late, whether they are within the session, at its edges, or before it."""
     sessions = windowed(Session.with_gap("3 min")).allowed_lateness(lateness).side_output_late_data()
     job = harness(sessions.reduce(summed), REDUCED, delay=0)
     job.process_all([row("ann", 0, 5), row("ann", 2, 7), row("bob", 30)])

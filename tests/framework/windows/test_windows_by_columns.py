@@ -79,7 +79,7 @@ def declared(assigner: Any, lateness: int) -> Any:
     return windows.allowed_lateness(lateness)
 
 
-def told(fired: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
+def recorded(fired: list[Any]) -> tuple[dict[Any, Any], list[Any]]:
     """Return the last firing of each window, and which windows fired."""
     last = {(row[0], row[1], row[2]): tuple(row[3:]) for row in fired}
     return last, sorted(map(repr, last))
@@ -122,13 +122,13 @@ def test_columns_and_rows_give_the_same(backend_name: str, assigner: Any, latene
                 else:
                     job.end_epoch()
             assert aside(rows) == aside(columns)
-            assert told(rows.take_outputs()) == told(columns.take_outputs())
+            assert recorded(rows.take_outputs()) == recorded(columns.take_outputs())
         assert rows.num_entries() == columns.num_entries() == 0
 
 
 def ended(outputs: list[Any]) -> dict[Any, Any]:
     """Return what sessions gave that did not become part of a later one."""
-    last, _ = told(outputs)
+    last, _ = recorded(outputs)
     return {
         session: result
         for session, result in last.items()
@@ -140,7 +140,7 @@ def ended(outputs: list[Any]) -> dict[Any, Any]:
 
 
 def walk(seed: int, steps: int) -> list[Any]:
-    """Return rows around a watermark that goes on, with restarts in between."""
+    """Return rows around a watermark that advances, with restarts in between."""
     draw = random.Random(seed)
     made: list[Any] = []
     now = 0
@@ -206,7 +206,7 @@ def test_sessions_by_columns_and_by_rows_give_the_same(gap: int, lateness: int, 
             if one_by_one or not lateness:
                 assert sorted(map(repr, by_row)) == sorted(map(repr, by_column))
             else:
-                (last, _), (other_last, _) = told(by_row), told(by_column)
+                (last, _), (other_last, _) = recorded(by_row), recorded(by_column)
                 assert {session: last.get(session) for session in other_last} == other_last
         assert ended(rows.outputs) == ended(columns.outputs)
         assert rows.num_entries() == columns.num_entries() == 0
@@ -394,6 +394,6 @@ def test_sessions_at_the_ends_of_time_and_overflowing_sums() -> None:
             (False, 1), (False, 1), (False, 3), (False, 5), (False, 7),
             *((True, total) for total in (0, 2, 4, 6, 8, 2**63 - 8)),
         ]  # fmt: skip
-        # No row is late with such a lateness: the session goes on.
+        # No row is late with such a lateness: the session continues.
         with pytest.raises(Exception, match=r"sum\(v\).*'user 7'"):
             job.process(("user 7", 8, last))

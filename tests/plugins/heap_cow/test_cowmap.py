@@ -282,7 +282,7 @@ def test_every_access_moves_at_least_four_entries(
 
 
 def test_a_rehash_passes_few_empty_buckets_at_a_time(cowmap: ModuleType) -> None:
-    """Or the access that comes to a stretch without entries would take as long as the stretch."""
+    """Or the access that comes to empty buckets would take as long as visiting all of them."""
 
     def rehashing() -> Any:
         state_map = cowmap.CopyOnWriteStateMap(initial_capacity=1 << 14)
@@ -462,7 +462,7 @@ def test_an_object_that_is_put_again_is_still_the_snapshots(cowmap: ModuleType) 
 
 def test_immutable_values_are_never_copied(cowmap: ModuleType) -> None:
     state_map = cowmap.CopyOnWriteStateMap()
-    value = [1]  # an object whose copies could be told from it
+    value = [1]  # an object whose copies differ from it by identity
     state_map.put("k", NS, value)
     snapshot = state_map.snapshot()
     assert state_map.get("k", NS) is value

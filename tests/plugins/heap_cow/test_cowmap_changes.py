@@ -14,7 +14,7 @@ NS = ("window", 1)
 
 
 class Key:
-    """A key that tells when nobody refers to it any more."""
+    """A key that records when its last reference is gone."""
 
 
 def changes(state_map: Any, epoch: int) -> tuple[dict[Any, Any], set[Any]]:

@@ -196,7 +196,7 @@ def test_immutable_values_behave_the_same(cowmap: ModuleType, operations: int) -
 
 @pytest.mark.slow
 def test_snapshots_are_right_while_another_thread_reads_them(cowmap: ModuleType, operations: int) -> None:
-    """The owner never waits: it goes on changing the map, and the reader releases what it has read."""
+    """The owner never waits: it continues to change the map, and the reader releases what it has read."""
     rng = random.Random(44)
     twin = Twin(cowmap.CopyOnWriteStateMap(list, 4), rng, keys=2000, namespaces=2)
     todo: queue.Queue[tuple[Any, Model] | None] = queue.Queue(maxsize=3)

@@ -102,7 +102,7 @@ class Job:
         writing: SnapshotKind = SnapshotKind.FULL,
         publish: bool = True,
     ) -> list[AttemptManifest]:
-        """Run an epoch in each instance; without `publish` it comes to nothing, and the epoch runs again."""
+        """Run an epoch in each instance; without `publish` it is aborted, and the epoch runs again."""
         parts = []
         for partition, (instance, writer) in enumerate(zip(self.instances, self._writers, strict=True)):
             nonce = f"n{next(_nonces)}"

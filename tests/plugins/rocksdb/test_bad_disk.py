@@ -66,7 +66,7 @@ def test_a_full_disk_is_said_with_its_folder_and_does_not_keep_it_from_being_clo
     with full_at(20_000), refused as caught:
         write()
     assert caught.value.path == str(instance.context.local_dir / "db")
-    # It stays so: a task that goes on is restored from its checkpoint.
+    # It stays so: a task that continues is restored from its checkpoint.
     with pytest.raises(UnwritableDatabaseError):
         write()
     instance.close()

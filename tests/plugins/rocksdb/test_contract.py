@@ -50,7 +50,7 @@ class TestRocksDB(BackendContract):
         assert list(tmp_path.iterdir()) == [instance.context.local_dir]
 
     def test_a_copy_is_read_to_its_end_after_the_instance_was_closed(self, instance: Any) -> None:
-        """SNAP-01: closing waits for nobody and tears nothing away."""
+        """SNAP-01: closing waits for no thread, and open snapshots stay readable."""
         table = instance.table(NUMBERS)
         table.put_many([3] * 5_000, range(5_000), VOID, range(5_000))
         snapshot = table.snapshot()

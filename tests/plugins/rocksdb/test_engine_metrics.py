@@ -1,4 +1,4 @@
-"""What RocksDB says of itself, in the metrics of an epoch."""
+"""What RocksDB reports, in the metrics of an epoch."""
 
 from __future__ import annotations
 

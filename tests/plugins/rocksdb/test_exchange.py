@@ -69,7 +69,7 @@ def shown(backend: Any, key: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("route", list(permutations(BACKENDS)), ids=">".join)
 def test_state_goes_through_all_backends_in_every_order(tmp_path: Path, route: tuple[str, ...]) -> None:
-    """Each goes on with what the one before wrote, by another number of instances."""
+    """Each continues with what the one before wrote, by another number of instances."""
     opened: list[KeyedInstances] = []
     handles: list[Any] = []
     for number, name in enumerate((*route, route[0])):

@@ -1,4 +1,4 @@
-"""Timers in the order of time, in checkpoints of every sort: where they go on, and with which queue."""
+"""Timers in the order of time, in checkpoints of every sort: where they continue, and with which queue."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from keyedstate.time import (
 Timers = set[tuple[int, int, str]]
 
 
-class Told:
+class Recorder:
     def __init__(self) -> None:
         self.fired: list[tuple[int, int, str]] = []
 
@@ -48,10 +48,10 @@ class TimerJob(Job):
 
     def restart(self, *given: Any, **options: Any) -> None:
         super().restart(*given, **options)
-        self.services: dict[int, tuple[TimerServices, TimerService, Told]] = {}
+        self.services: dict[int, tuple[TimerServices, TimerService, Recorder]] = {}
         for instance in self.instances:
-            services, told = TimerServices(instance), Told()
-            self.services[id(instance)] = services, services.service("t", told, types.STRING), told
+            services, recorded = TimerServices(instance), Recorder()
+            self.services[id(instance)] = services, services.service("t", recorded, types.STRING), recorded
 
     def moved(self) -> Any:
         """Return a change: timers fire, some are deleted, others come."""
@@ -68,11 +68,11 @@ class TimerJob(Job):
         fired: list[tuple[int, int, str]] = []
 
         def change(instance: KeyedStateBackend) -> None:
-            services, timers, told = self.services[id(instance)]
+            services, timers, recorded = self.services[id(instance)]
             services.advance_watermark(self.now)
-            assert [time for time, *_ in told.fired] == sorted(time for time, *_ in told.fired)
-            fired.extend(told.fired)
-            told.fired.clear()
+            assert [time for time, *_ in recorded.fired] == sorted(time for time, *_ in recorded.fired)
+            fired.extend(recorded.fired)
+            recorded.fired.clear()
             for some, act in (
                 (gone, timers.delete_event_time_timer),
                 (new, timers.register_event_time_timer),
@@ -119,7 +119,7 @@ def test_timers_continue_with_either_queue_and_any_parallelism(
 
 @pytest.mark.parametrize(("other", "ingests"), [("heap-cow", True), ("nested-map", False)])
 def test_timers_go_to_other_backends_and_come_back(tmp_path: Path, other: str, ingests: bool) -> None:
-    """TIMER-01: what was native is read as entries, and what was canonical lies in order again."""
+    """TIMER-01: what was native is read as entries, and what was canonical is in order again."""
     options = {"rocksdb.incremental": True, "rocksdb.restore-ingest": ingests}
     job = TimerJob(tmp_path, options=options)
     for name, parallelism in (("rocksdb", 2), (other, 1), ("rocksdb", 3), ("rocksdb", 1), (other, 2)):

@@ -21,7 +21,7 @@ from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.tables import array_of
 from keyedstate.types import TypeSerializer, infer
 
-#: The values of one part of an accumulator, one per key; None where there is none.
+#: The values of one part of an accumulator, one per key; None where a key has none.
 Part = list[Any]
 
 
@@ -213,7 +213,7 @@ def all_aggregates(
 ) -> dict[str, Aggregate]:
     """Return the aggregates of a mapping and of keyword arguments, by the names of their output columns.
 
-    Raises `InvalidAggregateError` where there is none, for what is no aggregate, and for a name that is empty
+    Raises `InvalidAggregateError` without any, for what is no aggregate, and for a name that is empty
     or comes twice.
     """
     if not isinstance(given, Mapping):

@@ -49,7 +49,7 @@ class ListTable(_GroupedTable[K, N, ListCodec]):
     """List state: a row per chunk of elements."""
 
     def get_for_update(self, key_group: int, key: K, namespace: N) -> Any:
-        """Return what appends to the list; that there is none is not looked up."""
+        """Return what appends to the list, without looking up whether it exists."""
         address = self._address(key_group, key, namespace)
         return TimedAppender(self, address) if self.codec.timed else Appender(self, address)
 
@@ -124,7 +124,7 @@ class MapTable(_GroupedTable[K, N, MapCodec]):
     """Map state: a row per map key; a value reads and writes these rows."""
 
     def get(self, key_group: int, key: K, namespace: N) -> Any:
-        """Return the stored map; that there is none is not looked up."""
+        """Return the stored map, without looking up whether it exists."""
         address = self._address(key_group, key, namespace)
         return TimedStoredMap(self, address) if self.codec.timed else StoredMap(self, address)
 

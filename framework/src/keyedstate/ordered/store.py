@@ -96,6 +96,6 @@ def store_of(context: BackendContext, open_store: Callable[[BackendContext], S])
 
 
 def end_of(prefix: bytes) -> bytes | None:
-    """Return the least key above all that begin with a prefix; None where there is none."""
+    """Return the least key above all that begin with a prefix; None where none exists."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes((stem[-1] + 1,)) if stem else None

@@ -65,7 +65,7 @@ class TimerQueue(ABC):
 
     @abstractmethod
     def first_time(self) -> int | None:
-        """Return the time of the earliest timer; None if there is none."""
+        """Return the time of the earliest timer; None without any."""
 
     @abstractmethod
     def poll(self, until: int) -> Iterator[tuple[int, Any, Any, int]]:

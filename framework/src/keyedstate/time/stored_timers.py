@@ -82,7 +82,7 @@ class StoredTimers:
     # -- in the order of time -----------------------------------------------------------------------------
 
     def first_time(self, until: int = END_OF_TIME) -> int | None:
-        """Return the time of the earliest timer; None if there is none up to a time."""
+        """Return the time of the earliest timer; None without one up to a time."""
         return None if self._first(until) is None else self._heap[0][0]
 
     def _first(self, until: int) -> int | None:

@@ -131,7 +131,7 @@ class CopyOnWriteColumns(
         return self._keys.encode(self._keys.columns(self._meta.key_serializer.to_arrow(keys)))
 
     def _values_at(self, slots: Slots) -> list[Any]:
-        """Return the values of entries, with None where there is none."""
+        """Return the values of entries, with None where one is missing."""
         kinds = np.where(slots >= 0, self._live[slots], GONE)
         if not (kinds == PRESENT).any():
             return [None] * len(slots)

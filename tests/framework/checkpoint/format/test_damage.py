@@ -185,7 +185,7 @@ def manifest(job: Any) -> tuple[str, Callable[[], object]]:
 
 @pytest.fixture(params=[owner, metadata, manifest], ids=lambda place: place.__name__)
 def document(request: pytest.FixtureRequest, job: Any) -> tuple[str, Callable[[], object], CheckpointStorage]:
-    """One of the kinds of JSON files: its path, what reads it, and the storage that it lies in."""
+    """One of the kinds of JSON files: its path, what reads it, and the storage that it is in."""
     from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 
     job.epoch("run-1", 0, CheckpointCoordinator(job.folder))

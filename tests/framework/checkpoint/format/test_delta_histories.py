@@ -1,7 +1,7 @@
 """Chains of deltas over histories of an operator: repeats, restarts, rescaling, crashes, clean-up at random.
 
-Whatever is published is read after every step and held to a model.  So a checkpoint that loses a file, or a
-delta that misses a change, is found with the step that did it.
+Whatever is published is read after every step and compared with a model.  So a checkpoint that loses a file,
+or a delta that misses a change, is found with the step that did it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ KEY = types.nullable(types.INT64)
 _PLACES = KeyContext(KEY, KeyGroupRange(0, GROUPS - 1), GROUPS)
 GROUP_OF = dict(zip(*_PLACES.locate(KEYS), strict=True))
 
-#: By state and key: what is there, with the times of writing where it has a time to live.
+#: By state and key: what is stored, with the times of writing where it has a time to live.
 Model = dict[tuple[str, Any], Any]
 
 
@@ -341,7 +341,7 @@ def test_every_checkpoint_of_a_random_history_is_complete(tmp_path: Path, seed: 
             continue
         words = history.run_epoch(epoch)
         if step == "lost":
-            # Nobody hears the tasks, and yet Spark has committed what they put out.
+            # The driver receives nothing from the tasks, and yet Spark has committed their output.
             for word in words[: rng.randrange(len(words))]:
                 history.coordinator.acknowledge(word)
             history.restart()

@@ -146,7 +146,7 @@ def test_huge_values_come_back(local: CheckpointStorage, jobs: ModuleType) -> No
 
 
 def test_only_the_wanted_key_groups_are_read(local: CheckpointStorage, jobs: ModuleType) -> None:
-    """What lies outside the wanted range may be destroyed without being noticed."""
+    """What is outside the wanted range may be destroyed without being noticed."""
     big = {group: [(VOID_NAMESPACE, b"k", bytes([group]) * 100_000)] for group in GROUPS}
     segment = write(local, {RAW: big}, compression="none")
     data = bytearray(local.read(segment.path))
@@ -334,7 +334,7 @@ def test_lists_of_unequal_length_are_refused(local: CheckpointStorage) -> None:
 
 
 def test_a_cancel_in_the_middle_of_a_key_group_leaves_nothing(local: CheckpointStorage) -> None:
-    """SB-53, the part of the sink: between two batches the snapshot learns that it was cancelled."""
+    """SB-53, the part of the sink: between two batches the snapshot sees that it was cancelled."""
 
     def batches() -> Iterator[EntryBatch[Any, Any, Any]]:
         yield batch((VOID_NAMESPACE, "a", 1))

@@ -31,8 +31,8 @@ from keyedstate.errors import (
 )
 
 
-class Told(CheckpointListener):
-    """Notes what it is told."""
+class Recorder(CheckpointListener):
+    """Notes the calls that it receives."""
 
     def __init__(self) -> None:
         self.checkpoints: list[CheckpointMetadata] = []
@@ -50,18 +50,18 @@ class Told(CheckpointListener):
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def recorded() -> Recorder:
+    return Recorder()
 
 
 @pytest.fixture
-def completed(told: Told) -> list[CheckpointMetadata]:
-    return told.checkpoints
+def completed(recorded: Recorder) -> list[CheckpointMetadata]:
+    return recorded.checkpoints
 
 
 @pytest.fixture
-def coordinator(job: Any, told: Told) -> CheckpointCoordinator:
-    return CheckpointCoordinator(job.folder, told)
+def coordinator(job: Any, recorded: Recorder) -> CheckpointCoordinator:
+    return CheckpointCoordinator(job.folder, recorded)
 
 
 def checkpoints(job: Any) -> list[int]:
@@ -75,16 +75,18 @@ def data_of(*words: Acknowledgement) -> set[str]:
 # -- publication -----------------------------------------------------------------------------------
 
 
-def test_the_last_acknowledgement_publishes(jobs: ModuleType, storage: CheckpointStorage, told: Told) -> None:
+def test_the_last_acknowledgement_publishes(
+    jobs: ModuleType, storage: CheckpointStorage, recorded: Recorder
+) -> None:
     job = jobs.Job(storage, parallelism=4)
-    coordinator = CheckpointCoordinator(job.folder, told)
-    completed = told.checkpoints
+    coordinator = CheckpointCoordinator(job.folder, recorded)
+    completed = recorded.checkpoints
     words = job.epoch("run-1", 0)
     for word in (words[2], words[0], words[3]):
         coordinator.acknowledge(word)
         assert checkpoints(job) == [] and completed == []
     coordinator.acknowledge(words[1])
-    assert checkpoints(job) == [0], "at once, before Spark goes on"
+    assert checkpoints(job) == [0], "at once, before Spark continues"
     coordinator.drain()
     assert [metadata.epoch for metadata in completed] == [0]
     assert completed[0] == job.folder.read_metadata(0)
@@ -105,10 +107,10 @@ def test_the_checkpoint_exists_when_its_completion_is_notified(job: Any) -> None
 
 
 def test_acknowledgements_may_come_from_several_threads_at_once(
-    jobs: ModuleType, local: CheckpointStorage, told: Told
+    jobs: ModuleType, local: CheckpointStorage, recorded: Recorder
 ) -> None:
     job = jobs.Job(local, parallelism=8)
-    coordinator = CheckpointCoordinator(job.folder, told)
+    coordinator = CheckpointCoordinator(job.folder, recorded)
     words = job.epoch("run-1", 0)
     start = threading.Barrier(8)
 
@@ -119,7 +121,7 @@ def test_acknowledgements_may_come_from_several_threads_at_once(
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(acknowledge, words))
     coordinator.drain()
-    assert len(told.checkpoints) == 1 and job.published(0) == job.state_of(0)
+    assert len(recorded.checkpoints) == 1 and job.published(0) == job.state_of(0)
 
 
 def test_the_last_acknowledgement_of_a_partition_counts_before_the_publication(
@@ -270,33 +272,35 @@ def test_an_acknowledgement_is_small_and_travels_as_json_or_pickle(job: Any) -> 
 # -- what becomes of a checkpoint ------------------------------------------------------------------
 
 
-def test_listeners_are_notified_in_order(job: Any, coordinator: CheckpointCoordinator, told: Told) -> None:
+def test_listeners_are_notified_in_order(
+    job: Any, coordinator: CheckpointCoordinator, recorded: Recorder
+) -> None:
     """CP-08: pending with the first acknowledgement, retained with the last, replaced in its turn."""
     for epoch in range(4):
         job.epoch("run-1", epoch, coordinator)
-    assert told.all == [
+    assert recorded.all == [
         ("completed", 0), ("completed", 1),
         ("completed", 2), ("subsumed", 0), ("completed", 3), ("subsumed", 1),
     ]  # fmt: skip
 
 
 def test_an_epoch_whose_last_word_does_not_come_in_time_is_given_up_and_reported(
-    job: Any, told: Told, caplog: pytest.LogCaptureFixture
+    job: Any, recorded: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     """CP-11."""
     expired = threading.Event()
 
-    class Waking(Told):
+    class Waking(Recorder):
         def aborted(self, epoch: int, reason: FailureReason) -> None:
             super().aborted(epoch, reason)
             expired.set()
 
-    told = Waking()
-    coordinator = CheckpointCoordinator(job.folder, told, timeout_ms=10)
+    recorded = Waking()
+    coordinator = CheckpointCoordinator(job.folder, recorded, timeout_ms=10)
     with caplog.at_level(logging.WARNING):
         coordinator.acknowledge(job.task("run-1", 0, 0))
         assert expired.wait(600.0)
-    assert told.all == [("aborted", 0, FailureReason.EXPIRED)] and checkpoints(job) == []
+    assert recorded.all == [("aborted", 0, FailureReason.EXPIRED)] and checkpoints(job) == []
     assert "the checkpoint of epoch 0 of 'views' is aborted" in caplog.text
     assert "the partitions 1 of 2 have not acknowledged" in caplog.text
 
@@ -305,23 +309,23 @@ def test_an_epoch_that_was_given_up_is_published_if_spark_finishes_it_after_all(
     """CP-11: unlike Flink, Spark commits the epoch, and so its state must count."""
     expired = threading.Event()
 
-    class Waking(Told):
+    class Waking(Recorder):
         def aborted(self, epoch: int, reason: FailureReason) -> None:
             super().aborted(epoch, reason)
             expired.set()
 
-    told = Waking()
-    coordinator = CheckpointCoordinator(job.folder, told, timeout_ms=10)
+    recorded = Waking()
+    coordinator = CheckpointCoordinator(job.folder, recorded, timeout_ms=10)
     coordinator.acknowledge(job.task("run-1", 0, 0))
     assert expired.wait(600.0)
     coordinator.acknowledge(job.task("run-1", 0, 1))
     coordinator.drain()
-    assert told.all == [("aborted", 0, FailureReason.EXPIRED), ("completed", 0)]
+    assert recorded.all == [("aborted", 0, FailureReason.EXPIRED), ("completed", 0)]
     assert job.published(0) == job.state_of(0)
 
 
 def test_an_epoch_that_is_published_does_not_expire(
-    job: Any, coordinator: CheckpointCoordinator, told: Told
+    job: Any, coordinator: CheckpointCoordinator, recorded: Recorder
 ) -> None:
     before = set(threading.enumerate())
     coordinator.acknowledge(job.task("run-1", 0, 0))
@@ -331,36 +335,36 @@ def test_an_epoch_that_is_published_does_not_expire(
     coordinator.acknowledge(job.task("run-1", 0, 1))
     timer.join(600.0)
     coordinator.drain()
-    assert not timer.is_alive() and told.all == [("completed", 0)]
+    assert not timer.is_alive() and recorded.all == [("completed", 0)]
 
 
 def test_an_epoch_that_the_next_one_overtakes_is_aborted_and_its_late_words_are_passed_over(
-    job: Any, coordinator: CheckpointCoordinator, told: Told
+    job: Any, coordinator: CheckpointCoordinator, recorded: Recorder
 ) -> None:
     """CP-12, CP-13: the newer one subsumes it."""
     job.epoch("run-1", 0, coordinator)
     late = [job.task("run-1", 1, partition) for partition in range(2)]
     coordinator.acknowledge(late[0])
-    # A user has deleted the attempts of epoch 1, to go on without what it did.
+    # A user has deleted the attempts of epoch 1, to continue without what it did.
     job.folder.delete_attempts(1)
     job.epoch("run-1", 2, coordinator)
     coordinator.acknowledge(late[1])
     coordinator.drain()
-    assert told.all == [("completed", 0), ("aborted", 1, FailureReason.SUBSUMED), ("completed", 2)]
+    assert recorded.all == [("completed", 0), ("aborted", 1, FailureReason.SUBSUMED), ("completed", 2)]
     assert job.folder.checkpoints() == [0, 2] and len(job.files()) == 4
 
 
 def test_an_epoch_published_by_tasks_is_notified_as_completed(
-    job: Any, coordinator: CheckpointCoordinator, told: Told
+    job: Any, coordinator: CheckpointCoordinator, recorded: Recorder
 ) -> None:
     words = job.epoch("run-1", 0)
     coordinator.acknowledge(words[0])  # The other word got lost on its way.
     job.epoch("run-1", 1, coordinator)
-    assert told.all == [("completed", 0), ("completed", 1)]
+    assert recorded.all == [("completed", 0), ("completed", 1)]
 
 
 def test_a_failed_publication_and_its_completion_are_notified(
-    job: Any, coordinator: CheckpointCoordinator, told: Told
+    job: Any, coordinator: CheckpointCoordinator, recorded: Recorder
 ) -> None:
     """CP-09: once, however often it is tried."""
     words = job.epoch("run-1", 0)
@@ -371,15 +375,15 @@ def test_a_failed_publication_and_its_completion_are_notified(
             coordinator.acknowledge(words[1])
     job.folder.storage.delete_file("chk-0")
     job.epoch("run-1", 1, coordinator)
-    assert told.all == [("aborted", 0, FailureReason.IO), ("completed", 0), ("completed", 1)]
+    assert recorded.all == [("aborted", 0, FailureReason.IO), ("completed", 0), ("completed", 1)]
 
 
 def test_the_epoch_of_a_superseded_run_is_aborted(
-    job: Any, coordinator: CheckpointCoordinator, told: Told
+    job: Any, coordinator: CheckpointCoordinator, recorded: Recorder
 ) -> None:
     coordinator.acknowledge(job.task("run-1", 0, 0))
     job.epoch("run-2", 0, coordinator)
-    assert told.all == [("aborted", 0, FailureReason.SUPERSEDED_RUN), ("completed", 0)]
+    assert recorded.all == [("aborted", 0, FailureReason.SUPERSEDED_RUN), ("completed", 0)]
 
 
 def test_a_listener_that_raises_does_no_harm(job: Any, caplog: pytest.LogCaptureFixture) -> None:
@@ -416,7 +420,7 @@ def test_nothing_that_a_listener_does_delays_the_publication(job: Any) -> None:
 
 
 def test_publications_wait_for_a_clean_up_that_falls_far_behind(job: Any) -> None:
-    """CP-03: files must not pile up without end; when one is cleaned up, the next goes on."""
+    """CP-03: files must not pile up without end; when one is cleaned up, the next continues."""
     go_on, waits, published = threading.Event(), threading.Event(), []
 
     class Noticing(logging.Handler):
@@ -451,16 +455,16 @@ def test_publications_wait_for_a_clean_up_that_falls_far_behind(job: Any) -> Non
 
 
 def test_settings_may_change_when_the_operator_is_built_again(
-    job: Any, coordinator: CheckpointCoordinator, told: Told
+    job: Any, coordinator: CheckpointCoordinator, recorded: Recorder
 ) -> None:
     """Inside ``foreachBatch`` it is built for every epoch; no epoch is forgotten by that."""
     first = job.task("run-1", 0, 0)
     coordinator.acknowledge(first)
-    other = Told()
+    other = Recorder()
     coordinator.configure(other, retained=3)
     coordinator.acknowledge(job.task("run-1", 0, 1))
     coordinator.drain()
-    assert told.all == [] and other.all == [("completed", 0)]
+    assert recorded.all == [] and other.all == [("completed", 0)]
     for epoch in range(1, 5):
         job.epoch("run-1", epoch, coordinator)
     assert job.folder.checkpoints() == [2, 3, 4]
@@ -679,7 +683,7 @@ def test_no_data_is_deleted_while_it_is_unknown_what_a_kept_checkpoint_uses(
     assert "chk-1/_metadata is damaged" in caplog.text
     job.folder.storage.write_atomic("chk-1/_metadata", intact)
     assert job.published(1) == job.state_of(0, 1)
-    # The damaged one would have been dropped in its turn, and the clean-up gone on.
+    # The damaged one would have been dropped in its turn, and the clean-up would have continued.
     job.folder.storage.write_atomic("chk-1/_metadata", intact[1:])
     job.epoch("run-1", 3, coordinator)
     assert job.folder.checkpoints() == [2, 3] and len(job.files()) == 4

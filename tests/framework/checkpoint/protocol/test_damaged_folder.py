@@ -24,7 +24,7 @@ ALL = KeyGroupRange(0, 1)
 
 @pytest.fixture
 def operator(counting: ModuleType, tmp_path: Path) -> Any:
-    """Three checkpoints of one task: two whole states, and a delta over the second of them."""
+    """Three checkpoints of one task: two full snapshots, and a delta over the second of them."""
     operator = counting.CountingOperator(CheckpointStorage.open(tmp_path), "nested-map", 2)
     operator.restart(1)
     operator.coordinator = CheckpointCoordinator(operator.folder, retained=3)

@@ -130,7 +130,7 @@ def test_so_many_tasks_begin_a_full_snapshot_at_once_and_those_with_the_longest_
 
 
 def test_failures_count_once_for_each_epoch_and_from_the_last_success_on() -> None:
-    """CP-07: the same id counts once, a success begins anew, failures before it do not count."""
+    """CP-07: the same id counts once, a success resets the count, failures before it do not count."""
 
     def report(epoch: int, failure: FailureReason | None) -> FullSnapshotReport:
         return FullSnapshotReport(epoch, True, failure, "", 0.0, 0.0, 0, 0, 0)
@@ -201,7 +201,7 @@ class Task:
         return backend
 
     def restore(self) -> None:
-        """Begin anew, as a process does that has lost its state."""
+        """Begin again, as a process does that has lost its state."""
         self.before = self.folder.read_metadata(self.epoch) if self.epoch >= 0 else None
         self.keyed = self.opened(self.before)
         self.model = dict(self.models.get(self.epoch, {}))
@@ -276,7 +276,7 @@ def begin(task: Task) -> None:
 
 
 def test_a_full_snapshot_that_lasts_for_epochs_replaces_the_chain_before_it(task: Task) -> None:
-    """INC-02: only files of the checkpoint that an epoch goes on from are used again."""
+    """INC-02: only files of the checkpoint that an epoch continues from are used again."""
     begin(task)
     task.gate.shut()
     saved = task.run_epoch(BOTH, {2: 22})
@@ -408,7 +408,7 @@ def test_a_process_that_dies_during_a_full_snapshot_leaves_nothing_that_counts(t
     begin(task)
     task.gate.shut()
     lost = task.run_epoch(BOTH, {2: 22}).unfinished
-    # As a killed process would leave it: the thread never ends, and nobody cleans up.
+    # As a killed process would leave it: the thread never ends, and no process cleans up.
     task.restore()
     task.run_epoch(DELTA, {3: 33})
     task.run_epoch(DELTA, {4: 44})

@@ -181,7 +181,7 @@ def test_latencies_are_those_of_the_samples_of_all_partitions() -> None:
 def test_a_listener_is_notified_of_a_publication_before_the_last_task_continues(
     jobs: ModuleType, storage: CheckpointStorage
 ) -> None:
-    class Told(CheckpointListener):
+    class Recorder(CheckpointListener):
         def __init__(self) -> None:
             self.publications: list[tuple[int, bool]] = []
 
@@ -189,13 +189,13 @@ def test_a_listener_is_notified_of_a_publication_before_the_last_task_continues(
             self.publications.append((metadata.epoch, publish_ms > 0.0))
             raise RuntimeError("a listener's own mistake")
 
-    job, told = jobs.Job(storage), Told()
-    coordinator = CheckpointCoordinator(job.folder, told)
+    job, recorded = jobs.Job(storage), Recorder()
+    coordinator = CheckpointCoordinator(job.folder, recorded)
     first, second = job.epoch("run-1", 0)
     coordinator.acknowledge(first)
-    assert told.publications == []
+    assert recorded.publications == []
     coordinator.acknowledge(second)
-    assert told.publications == [(0, True)]
+    assert recorded.publications == [(0, True)]
     assert coordinator.drain(600.0)
     metadata = job.folder.read_metadata(0)
     sizes = [segment.sizes["epochs"] for part in metadata.parts for segment in part.segments]

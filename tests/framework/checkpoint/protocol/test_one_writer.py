@@ -58,7 +58,7 @@ def test_of_two_runs_of_a_query_that_are_at_work_at_once_one_finishes(job: Any) 
 def test_a_driver_that_was_frozen_before_it_published_finds_its_successor_and_changes_nothing(
     job: Any,
 ) -> None:
-    """As a virtual machine that is paused, and taken for dead, and goes on in the middle of an epoch."""
+    """As a virtual machine that is paused, and taken for dead, and continues in the middle of an epoch."""
     frozen = rival(job, "query-1", "run-1", 2, "freeze")
     try:
         _, status = os.waitpid(frozen.pid, os.WUNTRACED)

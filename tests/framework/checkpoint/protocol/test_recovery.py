@@ -98,7 +98,7 @@ def test_epochs_that_nothing_evaluated_are_passed_over(job: Any, coordinator: Ch
 def test_epochs_between_runs_are_not_passed_over_where_spark_evaluates_each(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
-    """The query ran without the operator meanwhile; that is told from a batch that nothing evaluated."""
+    """Meanwhile the query ran without the operator, which differs from a batch that was not evaluated."""
     for epoch in range(2):
         job.epoch("run-1", epoch, coordinator)
     returning = job.identity("run-3", 4, 0)
@@ -497,7 +497,7 @@ def test_a_uid_that_is_no_folder_name_is_refused(local: CheckpointStorage, uid: 
         OperatorFolder(local, uid)
 
 
-@pytest.mark.skipif(not os.path.isdir("/sys/kernel"), reason="needs a file system that nobody may write to")
+@pytest.mark.skipif(not os.path.isdir("/sys/kernel"), reason="needs a file system that no user may write to")
 def test_storage_that_cannot_be_written_is_refused_by_name(jobs: ModuleType) -> None:
     job = jobs.Job(CheckpointStorage.open("/sys/keyedstate"))
     with pytest.raises(StorageError, match="cannot lock /sys/keyedstate/views/_lock"):

@@ -64,7 +64,7 @@ def test_any_parallelism_follows_any_other(counting: ModuleType, tmp_path: Path,
             split += [epoch] * parallelism
             assert operator.stored(epoch) == dict(expected)
             elements, unions = operator.operator_lists(epoch)
-            assert elements == split, "each element once, whoever has it"
+            assert elements == split, "each element once, in any task"
             assert unions == [[epoch]] * parallelism
             epoch += 1
 

@@ -88,7 +88,7 @@ class Histories(RuleBasedStateMachine):
         self.runs = self.attempts = 0
         self.run = ""
         self.epoch = 0
-        # At work in the current run and epoch; and given up by Spark, and going on all the same.
+        # At work in the current run and epoch; and given up by Spark, but still running.
         self.working: list[Attempt] = []
         self.zombies: list[Attempt] = []
         self.published: list[CheckpointMetadata] = []
@@ -118,7 +118,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(partition=st.integers(0, PARTITIONS - 1))
     def begin_attempt(self, partition: int) -> None:
-        self.uncommitted = False  # Spark has gone on to this epoch.
+        self.uncommitted = False  # Spark has started this epoch.
         identity = self.identity(partition)
         claim(self.folder, identity)
         self.folder.write_started(identity)
@@ -141,7 +141,7 @@ class Histories(RuleBasedStateMachine):
             attempt.manifest = manifest_of(attempt, kind)
             unfinished = attempt.manifest.unfinished
             if unfinished is not None and unfinished.startswith(f"data/{attempt.identity.nonce}."):
-                # The full snapshot is written beside the work; here it is there when the attempt ends.
+                # The full snapshot is written in the background; here it exists when the attempt ends.
                 self.folder.storage.write_atomic(unfinished, b"full snapshot")
                 attempt.wrote.add(unfinished)
             shared = () if attempt.before is None else attempt.before.kept_files
@@ -362,7 +362,7 @@ class Histories(RuleBasedStateMachine):
         for metadata in retained:
             assert {path for part in metadata.parts for path in part.kept_files} <= there, "a full snapshot"
         for held in self.holds:
-            assert held.metadata.data_files <= there, f"what is held of epoch {held.metadata.epoch}"
+            assert held.metadata.data_files <= there, f"what is leased of epoch {held.metadata.epoch}"
         for attempt in self.working:
             assert attempt.needs | attempt.wrote <= there, "what an attempt at work needs"
 

@@ -26,7 +26,7 @@ def coordinator(job: Any) -> CheckpointCoordinator:
 
 
 def delta(job: Any, run: str, epoch: int, partition: int, *, whole: bool = False) -> Acknowledgement:
-    """Run a task that goes on from the files of its restore point, as a chain of deltas does."""
+    """Run a task that continues from the files of its restore point, as a chain of deltas does."""
     identity = job.identity(run, epoch, partition)
     claim(job.folder, identity)
     job.folder.write_started(identity)

@@ -55,18 +55,18 @@ def test_a_savepoint_is_converted_with_all_that_it_says(done: Any, tmp_path: Pat
         writer.add_operator(write_canonical(metadata, done.folder.storage, writer.storage("views")))
         writer.add_spark_file("offsets/3", b"v1")
         writer.finish(spark=SparkPosition("query-1", 3), drained=True, watermark=8)
-    told: list[tuple[int, int]] = []
+    recorded: list[tuple[int, int]] = []
     savepoint = convert_savepoint(
         tmp_path / "first",
         tmp_path / "second",
         compression="none",
-        progress=lambda *now: told.append(now),
+        progress=lambda *now: recorded.append(now),
     )
     assert savepoint.spark == SparkPosition("query-1", 3)
     assert (savepoint.drained, savepoint.watermark) == (True, 8)
     assert savepoint.read_spark_file("offsets/3") == b"v1"
-    assert told[-1][0] == told[-1][1] == SavepointFolder.open(tmp_path / "first").data_bytes()
-    assert savepoint.data_bytes() != told[-1][1], "it was compressed"
+    assert recorded[-1][0] == recorded[-1][1] == SavepointFolder.open(tmp_path / "first").data_bytes()
+    assert savepoint.data_bytes() != recorded[-1][1], "it was compressed"
     assert state_of(savepoint, done) == done.state_of(0, 1, 2, 3)
 
 

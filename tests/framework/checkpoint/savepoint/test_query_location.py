@@ -72,7 +72,7 @@ def test_a_source_that_had_not_read_anything_then_has_no_log(location: Path) -> 
     of_others = {f"sources/0/{number}" for number in range(4)} | {"sources/1/0"}
     offsets(location, 3, {"logOffset": 3}, {"offset": 1}, None)
     assert sources_at(location, 3) == of_others
-    # It has since, and its files are new to whoever goes on from here.
+    # It has since, and its files are new to a query that continues from here.
     for number in range(5):
         log(location, 2, str(number), number)
     assert sources_at(location, 3) == of_others

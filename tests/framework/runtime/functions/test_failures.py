@@ -75,7 +75,7 @@ def failure(
     return caught.value
 
 
-def told(error: UserFunctionError) -> UserFunctionError:
+def sent_back(error: UserFunctionError) -> UserFunctionError:
     """Return what the driver makes of what Spark makes of the report."""
     text = f"[PYTHON_EXCEPTION] An exception was thrown: {report_of(error)} SQLSTATE: 38000\n\tat org.apache"
     back = user_function_error(RuntimeError(text))
@@ -99,7 +99,7 @@ def told(error: UserFunctionError) -> UserFunctionError:
 )
 def test_an_error_of_a_function_arrives_whole_as_text(action: Callable[..., Any], said: str) -> None:
     error = failure(action)
-    back = told(error)
+    back = sent_back(error)
     assert said in error.error
     assert (str(back), vars(back)) == (str(error), vars(error))
     assert report_of(error).startswith(error.error)
@@ -124,7 +124,7 @@ def test_a_huge_message_keeps_its_beginning_and_its_end() -> None:
     assert error.error.startswith("ValueError: begin")
     assert error.error.endswith("end")
     assert "characters left out" in error.error
-    assert told(error).error == error.error
+    assert sent_back(error).error == error.error
 
 
 def test_the_state_whose_method_raised_is_named() -> None:
@@ -137,7 +137,7 @@ def test_the_state_whose_method_raised_is_named() -> None:
     assert "by the state 'total'" in str(error)
     refused = failure(lambda f: f.last.update("no number"))
     assert refused.state == "last"
-    assert told(refused).state == "last"
+    assert sent_back(refused).state == "last"
     assert failure(lambda f: nested()).state is None
 
 
@@ -153,12 +153,12 @@ def test_the_state_whose_method_raised_is_named() -> None:
 def test_a_key_comes_back_as_it_was(key: Any, schema: str) -> None:
     error = failure(lambda f: nested(), key, schema)
     assert error.key == key
-    assert told(error).key == key
+    assert sent_back(error).key == key
 
 
 def test_a_key_that_is_no_literal_comes_back_as_text() -> None:
     day = dt.date(2026, 1, 2)
-    assert told(failure(lambda f: nested(), day, "k date, v long")).key == repr(day)
+    assert sent_back(failure(lambda f: nested(), day, "k date, v long")).key == repr(day)
 
 
 def test_an_error_of_a_host_is_the_same_in_the_task() -> None:

@@ -222,8 +222,8 @@ def test_rows_of_a_key_keep_their_order_over_both_inputs(backend_name):
     expected = {}
     for number, key, n, _ in came:
         expected.setdefault(key, []).append(f"{number}:{n}@{day * n}")
-    told = {key: [row["seen"] for row in out if row["k"] == key] for key in expected}
-    assert told == {
+    recorded = {key: [row["seen"] for row in out if row["k"] == key] for key in expected}
+    assert recorded == {
         key: [",".join(texts[: count + 1]) for count in range(len(texts))] for key, texts in expected.items()
     }
     assert running.rows_by_input == {"1": 133, "2": 67} and running.rows_in == 200

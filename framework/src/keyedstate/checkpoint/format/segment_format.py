@@ -139,7 +139,7 @@ def _verified_index(location: str, source: InputFile, described: SegmentFile) ->
     require(size == described.bytes, f"it has {size} bytes, and {described.bytes} were written")
     header = bytes(source.read_at(0, HEADER_BYTES)) if tail_offset else bytes(tail[:HEADER_BYTES])
     require(header == encode_header(), "the header is not that of a segment file")
-    require(index_offset + index_length + _FOOTER.size == size, "the index does not lie before the footer")
+    require(index_offset + index_length + _FOOTER.size == size, "the index does not end at the footer")
     if index_offset < tail_offset:
         index = bytes(source.read_at(index_offset, index_length))
     else:

@@ -50,7 +50,7 @@ def with_local_copies(
     """Return what `open_with_copies` does, or the folder as it is where ``checkpoint.local-copies`` is off.
 
     The copies are where ``checkpoint.local-copies-dir`` says, else in a subfolder of `default_folder`; with
-    neither there are none.
+    neither, no copies are made.
     """
     if config[CHECKPOINT_LOCAL_COPIES] == "off":
         return operator

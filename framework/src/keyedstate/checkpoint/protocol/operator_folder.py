@@ -152,7 +152,7 @@ class OperatorFolder:
         return _numbers(self.storage.list(), CHECKPOINT)
 
     def read_metadata(self, epoch: int) -> CheckpointMetadata | None:
-        """Return a published checkpoint, or None where there is none."""
+        """Return a published checkpoint, or None where it does not exist."""
         path = metadata_path(epoch)
         metadata = self._read(path, "checkpoint", CheckpointMetadata)
         if metadata is not None and (metadata.uid, metadata.epoch) != (self.uid, epoch):

@@ -46,7 +46,7 @@ class Example:
     #: For the elements of a list of the operator, their number.
     namespace: Any
     key: Any
-    #: None where there is none.
+    #: None before an entry that was added; for one that was removed, `after` is None.
     before: Any
     after: Any
 

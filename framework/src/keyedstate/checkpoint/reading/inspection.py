@@ -88,7 +88,7 @@ class Inspection:
 
     @property
     def newest_whole(self) -> Checkpoint | None:
-        """The newest checkpoint without any problem; None where there is none."""
+        """The newest checkpoint without any problem; None where every one has a problem."""
         known = (one for one in self.checkpoints if one.metadata is not None)
         return next(
             (one for one in known if one.path not in self.deleted and not self.problems_of(one)), None

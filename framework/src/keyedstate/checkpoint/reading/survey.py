@@ -61,7 +61,7 @@ class Checkpoint:
     published_ms: int | None
     #: None where it cannot be read, and for a folder that lacks it.
     metadata: CheckpointMetadata | None
-    #: When the last lease on it expires; None where there is none.
+    #: When the last lease on it expires; None without a lease.
     leased_until_ms: int | None = None
 
     @property

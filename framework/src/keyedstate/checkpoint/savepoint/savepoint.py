@@ -118,7 +118,7 @@ class SavepointFolder(_Description):
         Raises
         ------
         NotASavepointError
-            Where there is none, or an unfinished one.
+            Where the location has none, or an unfinished one.
         CorruptFileError, FormatVersionError, StorageError
             Where its file is damaged, a newer keyedstate wrote it, or it cannot be read.
         """

@@ -93,7 +93,7 @@ class CachedValueTable(ValueTable[K, N, V]):
         return table
 
     def _load(self, key_group: int, key: K, namespace: N, cached: CacheKey) -> Any:
-        """Return what `EntryCache` says of a key that is not among the younger entries."""
+        """Return what `EntryCache` has for a key that is not among the younger entries."""
         found = self.cache.find(cached)
         if found is None:
             data = self.buffer.get(self._address(key_group, key, namespace))

@@ -123,7 +123,7 @@ def _leased(
 ) -> tuple[SparkPosition | None, list[Lease]]:
     """Take leases of the operators' checkpoints of the newest epoch that all of them have."""
     for remaining in reversed(range(_ATTEMPTS)):
-        reason = "There is none." if location is None else f"Spark has committed none in {location.location}."
+        reason = "None exists." if location is None else f"Spark has committed none in {location.location}."
         for candidate in _candidates(folders, location, epoch):
             with contextlib.ExitStack() as attempt:
                 try:

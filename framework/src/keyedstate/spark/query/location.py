@@ -50,7 +50,7 @@ class QueryLocation:
         return self.storage.location()
 
     def query_id(self) -> str:
-        """Return the id of the query; raises `SparkLocationError` if there is none."""
+        """Return the id of the query; raises `SparkLocationError` if it has none."""
         try:
             document = json.loads(self.storage.read("metadata"))
             return str(document["id"])

@@ -29,7 +29,7 @@ class ValueStateAccessor(StateAccessor, Generic[T]):
         self._default = descriptor.default
 
     def value(self) -> T:
-        """Return the value, or a copy of the default where there is none.
+        """Return the value, or a copy of the default where the key has none.
 
         A backend that keeps objects by reference returns the stored object: changing a mutable one in place
         changes the state. Call `update` all the same: other backends need it, and so do incremental

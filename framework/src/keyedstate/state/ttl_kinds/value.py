@@ -27,7 +27,7 @@ class TtlValueStateAccessor(ExpiringStateAccessor, ValueStateAccessor[T]):
         self._shows_expired = expiry.shows_expired
 
     def value(self) -> T:
-        """Return the value, or a copy of the default where there is none; an expired one is removed."""
+        """Return the value, or a copy of the default where the key has none; an expired one is removed."""
         now = self._time.now
         if now >= self._cleanup.due:
             self._cleanup.run()

@@ -1,6 +1,6 @@
 """A small performance baseline of a backend, against a dict and pyarrow in the same run; it judges nothing.
 
-It takes a few seconds, so its figures tell a factor and not a percent.
+It takes a few seconds, so its measurements show a factor and not a percent.
 """
 
 from __future__ import annotations

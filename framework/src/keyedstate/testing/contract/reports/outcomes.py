@@ -123,7 +123,7 @@ class OutcomeWriter:
     Parameters
     ----------
     file : Path
-        Made anew.
+        A new file.
     """
 
     def __init__(self, file: Path) -> None:

@@ -333,7 +333,7 @@ class ExpiryContract(ContractBase):
     # -- clean-up ----------------------------------------------------------------------------------------
 
     @every_kind
-    def test_the_incremental_clean_up_removes_what_nobody_reads(
+    def test_the_incremental_clean_up_removes_what_is_not_read(
         self, keyed: KeyedInstances, kind: Kind
     ) -> None:
         """TTL-15, TTL-18: and nothing that lives; live, and where it was restored."""

@@ -298,7 +298,7 @@ class KindContract(ContractBase):
     def test_another_kind_under_the_name_of_a_state_is_refused(
         self, keyed: KeyedInstances, kind: Kind
     ) -> None:
-        """Flink's rule; live, and where the state was restored and nobody has registered it."""
+        """Flink's rule; live, and where no program has registered the restored state."""
         backend = keyed.open()
         state = self.fill(backend, kind, [1], "w1")
         restored = keyed.open([keyed.snapshot(backend)])
