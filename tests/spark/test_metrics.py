@@ -123,7 +123,8 @@ def test_listeners_progress_and_log_have_the_metrics_of_every_epoch(
     assert [(m.uid, m.epoch, m.run_id) for m in recorded.epochs] == [
         ("remember", epoch, str(query.runId)) for epoch in range(3)
     ]
-    assert [(m.rows_in, m.rows_out, m.partitions) for m in recorded.epochs] == [
+    rows = [(m.rows_in, m.rows_out, m.partitions) for m in recorded.epochs]
+    assert rows == [
         (4, 4, 2),
         (2, 2, 2),
         (1, 1, 2),
