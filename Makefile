@@ -48,7 +48,7 @@ $(COMPILED): $(ENVIRONMENT) $(addprefix plugins/heap-cow/,pyproject.toml setup.p
 	touch $@
 
 $(CLASSES): $(ENVIRONMENT) tests/support/java.py | java $(COMPILED)
-	$(WITH_JAVA) PYTHONPATH=tests:tests/spark $(BIN)/python -m support.java
+	$(WITH_JAVA) PYTHONPATH=tests:tests/spark/jobs $(BIN)/python -m support.java
 
 setup: java $(COMPILED) ## make .venv with everything installed
 
@@ -81,7 +81,7 @@ test-protocol: $(COMPILED) ## the model of the epoch protocol: every interleavin
 	$(BIN)/pytest tests/framework/checkpoint/protocol/test_protocol_model.py --interleavings 20000 --timeout 0 -rP $(ARGS)
 
 soak: setup ## hosts with 5,000,000 entries, in 50 lives that end in every way, and with a gigabyte printed
-	$(WITH_JAVA) $(BIN)/pytest --soak --timeout 0 -rP tests/spark/test_host_soak.py $(ARGS)
+	$(WITH_JAVA) $(BIN)/pytest --soak --timeout 0 -rP tests/spark/hosts/test_host_soak.py $(ARGS)
 
 # Runs of a campaign; empty for as many as it has by itself.
 RUNS ?=

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _load(name: str) -> None:
-    """Let test modules import a module of this folder."""
+    """Let the tests below this folder import a module of it."""
     spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
     assert spec is not None and spec.loader is not None
     sys.modules[name] = importlib.util.module_from_spec(spec)

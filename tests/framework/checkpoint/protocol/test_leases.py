@@ -265,4 +265,4 @@ def test_other_files_among_leases_are_left_alone(job: Any, coordinator: Checkpoi
 def test_a_folder_with_leases_alone_has_no_state(local: CheckpointStorage) -> None:
     folder = OperatorFolder(local, "views")
     folder.write_lease(0, 1, "a", ())
-    assert not folder.holds_state()
+    assert not folder.has_state()

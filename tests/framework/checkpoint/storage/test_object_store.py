@@ -102,7 +102,7 @@ def test_what_a_folder_of_deleted_files_leaves_is_not_taken_for_state(
     assert job.folder.read_metadata(0) is None
     assert "" not in job.folder.storage.list() and "" not in job.folder.storage.list("data")
     job.folder.storage.delete_dir("")
-    assert not job.folder.holds_state()
+    assert not job.folder.has_state()
     assert list(s3.files()) == []
 
 

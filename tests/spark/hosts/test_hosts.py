@@ -26,7 +26,7 @@ from keyedstate.spark.hosts.processes import process_of
 from keyedstate.state import ValueState
 
 SCHEMA = "k string, n long"
-JOB = Path(__file__).with_name("host_job.py")
+JOB = Path(__file__).parents[1] / "jobs" / "host_job.py"
 
 
 class Count(KeyedProcessFunction):

@@ -21,7 +21,7 @@ from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.spark.hosts.processes import Process, process_of
 
-JOB = Path(__file__).with_name("cluster_job.py")
+JOB = Path(__file__).parents[1] / "jobs" / "cluster_job.py"
 EPOCHS, FATAL = 7, 3
 WAITS = -1
 DEADLINE_S = 900.0

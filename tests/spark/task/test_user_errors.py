@@ -28,7 +28,7 @@ from keyedstate.windows.declaration.function import ProcessWindowFunction
 SCHEMA = "k string, v long"
 #: Spark 3.5 shows the frame in which the error leaves the task.
 HIDES_FRAMES = not pyspark.__version__.startswith("3.")
-JOB = Path(__file__).with_name("failing_job.py")
+JOB = Path(__file__).parents[1] / "jobs" / "failing_job.py"
 
 
 class Unpicklable(Exception):

@@ -18,7 +18,7 @@ from keyedstate.options import Configuration
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.state import ValueState
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "storage.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "storage.md"
 
 
 class Totals(KeyedProcessFunction):

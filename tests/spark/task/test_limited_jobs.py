@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).resolve().parent
+JOBS = Path(__file__).resolve().parents[1] / "jobs"
 
 
 def unshared() -> bool:
@@ -60,7 +60,7 @@ chown nobody "$TMPDIR/keyedstate-$(id -u)"
 def test_a_job_keeps_its_state_in_hosts_under_limits(tmp_path: Path, limits: str, backend: str) -> None:
     log = tmp_path / "log"
     script = f'set -e\n{limits}\nexec "$2" "$3" "$1" "$4"'
-    job = [sys.executable, str(HERE / "limited_job.py"), backend]
+    job = [sys.executable, str(JOBS / "limited_job.py"), backend]
     command = ["unshare", "--mount", "--propagation", "private", "bash", "-c", script, "bash", str(tmp_path)]
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     with log.open("wb") as output:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[2]
 # A driver and a host die, and a driver that was thought dead comes back.
 # Other tests kill executors and tear writes.
 FAULTS = ("kill driver: publication done", "kill host: manifest", "zombie run: publication")

@@ -22,8 +22,8 @@ from keyedstate.spark.hosts.processes import process_of
 from keyedstate.state import BroadcastState, OperatorListState
 from keyedstate.state.operator.backend import OperatorStateBackend
 
-JOB = Path(__file__).with_name("fragile_job.py")
-RULES_JOB = Path(__file__).with_name("fragile_rules_job.py")
+JOB = Path(__file__).parents[1] / "jobs" / "fragile_job.py"
+RULES_JOB = Path(__file__).parents[1] / "jobs" / "fragile_rules_job.py"
 FAILS_ONCE, WAITS_TO_BE_KILLED = -1, -2
 DEADLINE_S = 900.0
 
