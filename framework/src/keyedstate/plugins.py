@@ -146,7 +146,7 @@ class Backend:
         Raises `MissingCapabilityError`, which names the claimed level and the installed backends that support
         the kind.
         """
-        if not self.description.holds(kind):
+        if not self.description.supports(kind):
             level, able = self.description.level(Capability.STATE_KINDS), self._able(kind)
             raise MissingCapabilityError(state, f"{kind.value} state", level.value, self.name, able)
 
@@ -321,7 +321,7 @@ class PluginRegistry:
 
     def able(self, kind: StateKind) -> list[str]:
         """Return the names of the usable backends that support a kind of state."""
-        return sorted({backend.name for backend in self._usable() if backend.description.holds(kind)})
+        return sorted({backend.name for backend in self._usable() if backend.description.supports(kind)})
 
     def _usable(self) -> list[Backend]:
         return [self.load(provider) for provider in self.providers() if self.refusal(provider) is None]

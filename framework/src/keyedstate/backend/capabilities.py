@@ -104,7 +104,7 @@ class BackendDescription:
         """Return the level of one capability."""
         return self.capabilities.get(capability, Level.NEVER)
 
-    def holds(self, kind: StateKind) -> bool:
+    def supports(self, kind: StateKind) -> bool:
         """Return whether a job may register states of a kind."""
         level = self.level(Capability.STATE_KINDS)
         return level is Level.FULL or (level is Level.PARTIAL and kind in self.state_kinds)

@@ -185,7 +185,7 @@ class CrashingJob:
 
     def _states(self) -> Iterator[tuple[StateKind, StateDescriptor[Any]]]:
         for kind, state in STATES.items():
-            if self._chosen[0].description.holds(kind):
+            if self._chosen[0].description.supports(kind):
                 yield kind, state
 
     @cached_property

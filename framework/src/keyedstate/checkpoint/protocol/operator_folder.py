@@ -130,7 +130,7 @@ class OperatorFolder:
         """Write whose folder this is."""
         self._write(OWNER, "owner", to_json(owner))
 
-    def holds_state(self) -> bool:
+    def has_state(self) -> bool:
         """Return whether there is anything that only an owner writes."""
         names = self.storage.list()
         return "data" in names or "attempts" in names or any(map(CHECKPOINT.fullmatch, names))

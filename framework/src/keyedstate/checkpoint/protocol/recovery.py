@@ -292,7 +292,7 @@ def _new_owner(identity: TaskIdentity, first_epoch: int, runs: tuple[str, ...]) 
 
 
 def _why_not_new(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointError | None:
-    if folder.holds_state():
+    if folder.has_state():
         found = f"its file {OWNER} is gone, so it is unknown whose state the rest is"
         return MissingCheckpointError(folder.location, identity.uid, identity.epoch, found)
     if identity.epoch > 0 and not folder.storage.exists(START_EMPTY):

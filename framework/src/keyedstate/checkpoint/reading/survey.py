@@ -129,7 +129,7 @@ def survey(operator: StoredOperator) -> Survey:
     owner, owner_problem = None, ""
     try:
         owner = folder.read_owner()
-        if owner is None and folder.holds_state():
+        if owner is None and folder.has_state():
             owner_problem = f"its file {OWNER} is gone, so it is unknown whose state this is"
     except CheckpointError as error:
         owner_problem = str(error)

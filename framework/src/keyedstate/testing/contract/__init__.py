@@ -62,7 +62,7 @@ class BackendContract(
 
     def test_the_description_has_a_kind_of_state_and_every_capability(self, instance: Instance) -> None:
         description = instance.backend.description
-        assert any(map(description.holds, StateKind))
+        assert any(map(description.supports, StateKind))
         assert description.capabilities.keys() == set(Capability), "say it also where it is never"
 
     def test_every_option_accepts_its_default(self, instance: Instance) -> None:

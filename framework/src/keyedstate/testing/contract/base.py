@@ -122,8 +122,8 @@ class ContractBase:
         """Skip a test that needs what the backend does not have."""
         for need in needs_of(request.node):
             if isinstance(need, StateKind):
-                if not description.holds(need):
-                    pytest.skip(f"{self.backend} does not hold {need.value} state")
+                if not description.supports(need):
+                    pytest.skip(f"{self.backend} does not support {need.value} state")
             elif isinstance(need, TablePart):
                 if not need.is_in(self.backend, self.options, tmp_path):
                     pytest.skip(f"the tables of {self.backend} are no {need.interface.__name__}")

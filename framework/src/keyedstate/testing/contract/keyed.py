@@ -54,9 +54,9 @@ class KeyedInstances:
         """Return whether the plugin has a capability."""
         return self.plugin.description.level(capability).usable
 
-    def holds(self, kind: StateKind) -> bool:
+    def supports(self, kind: StateKind) -> bool:
         """Return whether the plugin has states of a kind."""
-        return self.plugin.description.holds(kind)
+        return self.plugin.description.supports(kind)
 
     def implements(self, part: TablePart) -> bool:
         """Return whether the plugin's tables implement an interface."""

@@ -51,7 +51,7 @@ class ExpiryMachine(RuleBasedStateMachine):
         self.keyed = keyed
         self.clock = ManualClock(1_000)
         self.model: dict[Address, Parts] = {}
-        claimed = [kind for kind in KINDS.values() if keyed.holds(kind.kind)]
+        claimed = [kind for kind in KINDS.values() if keyed.supports(kind.kind)]
         #: Lists most often: their elements keep their times wherever they go.
         self.kinds = claimed + 5 * [kind for kind in claimed if kind.kind is StateKind.LIST]
 

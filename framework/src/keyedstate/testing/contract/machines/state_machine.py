@@ -131,7 +131,7 @@ class StateMachine(RuleBasedStateMachine):
         super().__init__()
         self.keyed = keyed
         self.clock = ManualClock(1_000_000)
-        self.claimed = [name for name, state in STATES.items() if keyed.holds(state.kind)]
+        self.claimed = [name for name, state in STATES.items() if keyed.supports(state.kind)]
         self.asynchronous = keyed.claims(Capability.ASYNC_SNAPSHOT)
         self.rescaling = keyed.claims(Capability.RESCALING)
         self.tracking = keyed.implements(TablePart.CHANGE_TRACKING)

@@ -302,7 +302,7 @@ class KindContract(ContractBase):
         backend = keyed.open()
         state = self.fill(backend, kind, [1], "w1")
         restored = keyed.open([keyed.snapshot(backend)])
-        claimed = [other for other in KINDS.values() if keyed.holds(other.kind)]
+        claimed = [other for other in KINDS.values() if keyed.supports(other.kind)]
         for other in (other for other in claimed if other is not kind):
             for opened in (backend, restored):
                 with pytest.raises(StateKindMismatchError) as caught:
