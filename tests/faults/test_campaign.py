@@ -158,7 +158,7 @@ def test_a_savepoint_that_is_not_there_is_a_lost_one(tmp_path: Path) -> None:
     assert lost.startswith("the savepoint: ")
 
 
-def test_what_happened_is_counted_by_fault_and_a_failed_run_says_how_to_repeat_it() -> None:
+def test_results_are_counted_by_fault_and_failed_runs_can_be_repeated() -> None:
     plan = plans.plan_of(1, 0, ["kill driver: manifest"])
     plan.faults = [{"id": "0", "name": "kill driver: manifest"}, {"id": "1", "name": "disk full"}]
     result = harness.Result(plan, True, answer.Verdict(duplicated=["a key"]), {"0": "happened"}, 2, 1.0)

@@ -90,7 +90,7 @@ def test_a_threshold_that_is_no_fraction_is_refused(threshold: float) -> None:
 
 @pytest.mark.parametrize("before", range(1, 9))
 @pytest.mark.parametrize("now", range(1, 9))
-def test_scaling_up_keeps_files_only_where_ranges_agree_and_scaling_down_always_finds_a_base(
+def test_scaling_up_keeps_files_of_equal_ranges_and_scaling_down_always_finds_a_base(
     before: int, now: int
 ) -> None:
     old = [key_group_range_for(index, before, 64) for index in range(before)]

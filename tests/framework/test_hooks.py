@@ -227,7 +227,7 @@ def test_a_required_hook_that_returns_nothing_is_named(distributions, context, m
         ("Capability.STATE_KINDS: Level.NOT_YET", "not yet"),
     ],
 )
-def test_a_state_that_wants_what_the_backend_lacks_is_named_with_the_backends_that_can(
+def test_an_unsupported_kind_of_state_is_refused_with_the_backends_that_support_it(
     distributions, claim, level
 ):
     distributions.add("mine-dist", "1.0", "mine", capabilities=claim)

@@ -93,7 +93,7 @@ def test_a_negative_start_is_rejected(start, end):
     assert (caught.value.start, caught.value.end) == (start, end)
 
 
-def test_a_start_behind_the_end_gives_the_shared_empty_range_from_of_and_an_error_from_the_constructor():
+def test_a_start_after_the_end_is_the_empty_range_of_of_and_an_error_of_the_constructor():
     """KG-02."""
     assert KeyGroupRange.of(5, 2) is KeyGroupRange.EMPTY
     with pytest.raises(InvalidKeyGroupRangeError, match=r"KeyGroupRange\.of"):
@@ -300,7 +300,7 @@ def test_a_parallelism_out_of_bounds_is_rejected_by_name_of_its_value(parallelis
         key_group_range_for(0, parallelism, 128)
 
 
-def test_a_parallelism_above_the_max_parallelism_is_rejected_with_both_values_and_the_way_out():
+def test_a_parallelism_above_the_max_parallelism_is_refused_with_both_values():
     """KG-07."""
     with pytest.raises(
         InvalidParallelismError, match=r"parallelism 129 .* max parallelism 128\. Use fewer"

@@ -164,7 +164,7 @@ def test_a_backend_of_this_project_that_is_not_installed_is_answered_with_its_ex
     assert "pip install 'keyedstate[heap-cow]'" in str(caught.value)
 
 
-def test_a_misspelt_backend_of_this_project_that_is_not_installed_is_answered_with_its_extra(distributions):
+def test_the_error_for_a_misspelt_backend_that_is_not_installed_names_its_extra(distributions):
     distributions.add("redis-dist", "1.0", "redis")
     with pytest.raises(UnknownBackendError) as caught:
         distributions.registry().choose("heap-cwo")

@@ -363,7 +363,7 @@ def test_a_plugin_that_reaches_inside_or_into_another_plugin_is_seen(tmp_path: P
     ]
 
 
-def test_a_plugin_may_import_what_the_package_of_a_dependency_exports_and_none_of_its_modules(tmp_path: Path):
+def test_a_plugin_may_import_the_exports_of_a_dependency_and_no_module(tmp_path: Path):
     _source(tmp_path / "theirs", "other_plugin/table.py", "")
     lines = [
         "from other_plugin import Map",

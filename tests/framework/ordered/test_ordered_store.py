@@ -79,7 +79,7 @@ def test_no_address_begins_with_another_one(first: Any, second: Any, one: bytes,
 @pytest.mark.parametrize(
     ("prefix", "end"), [(b"", None), (b"a", b"b"), (b"a\xff", b"b"), (b"\xff\xff", None), (b"\x00", b"\x01")]
 )
-def test_the_end_of_a_prefix_is_the_next_key_above_all_that_begin_with_it(prefix: bytes, end: Any) -> None:
+def test_the_end_of_a_prefix_is_the_least_key_above_it(prefix: bytes, end: Any) -> None:
     assert end_of(prefix) == end
 
 

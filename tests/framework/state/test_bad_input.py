@@ -400,7 +400,7 @@ def test_a_key_of_another_type_is_refused_as_a_key_alone_and_among_many(
     assert backend.num_entries() == 0
 
 
-def test_a_namespace_of_another_type_is_refused_where_it_is_looked_up_or_when_it_is_written(instances):
+def test_a_namespace_of_another_type_is_refused_at_a_lookup_or_a_write(instances):
     backend = instances.open()
     backend.set_current_key(1)
     with pytest.raises(StateValueError) as caught:
@@ -510,7 +510,7 @@ def test_a_value_that_is_nested_too_deeply_is_refused(backend):
     assert backend.num_entries() == 0
 
 
-def test_a_value_that_contains_itself_is_kept_by_the_generic_type_and_refused_by_others(instances):
+def test_only_the_generic_type_stores_a_value_that_contains_itself(instances):
     backend = instances.open()
     backend.set_current_key(1)
     itself: list[Any] = [1]

@@ -222,9 +222,7 @@ class Opened:
         return os.mkdir, (str(self.path),)
 
 
-def test_generic_values_that_cannot_be_opened_are_refused_by_state_and_stay_in_the_checkpoint(
-    instances, tmp_path
-):
+def test_generic_values_that_cannot_be_unpickled_stay_in_the_checkpoint(instances, tmp_path):
     state = ValueState("s", types.pickled())
     backend = instances.open()
     backend.set_current_key(1)
@@ -239,7 +237,7 @@ def test_generic_values_that_cannot_be_opened_are_refused_by_state_and_stay_in_t
     assert (tmp_path / "trace").is_dir()
 
 
-def test_a_generic_state_is_refused_where_the_option_forbids_it_and_kept_all_the_same(instances):
+def test_a_forbidden_generic_state_is_refused_and_stays_in_checkpoints(instances):
     state = ValueState("s", types.list_of(types.pickled()))
     backend = instances.open()
     backend.set_current_key(1)

@@ -247,9 +247,7 @@ def numbers(backend, keys):
     ],
     ids=repr,
 )
-def test_a_key_type_that_would_have_to_migrate_is_refused_when_the_state_is_opened(
-    instances, written, keys, now
-):
+def test_a_key_type_that_needs_a_migration_is_refused_at_the_opening(instances, written, keys, now):
     """MIG-12: an entry is found by its key's bytes and hash, so neither may change."""
     handle = numbered(instances, written, keys)
     with pytest.raises(

@@ -56,7 +56,7 @@ def test_a_timer_that_came_back_by_itself_and_with_others_is_one(queue):
     assert sorted(drained(queue)) == [(5, NS, 1, 0), (5, NS, 2, 0)]
 
 
-def test_timers_come_in_the_order_of_time_and_the_first_one_is_always_the_next(queue):
+def test_timers_come_in_the_order_of_time(queue):
     """PQ-01."""
     generator = random.Random(7)
     elements = {(generator.randrange(-(2**63), 2**63), generator.randrange(64)) for _ in range(900)}
@@ -88,7 +88,7 @@ def test_an_empty_queue_has_no_first_time_and_gives_nothing(queue):
     assert queue.first_time() is None and len(queue) == 0
 
 
-def test_the_same_timer_is_there_once_however_often_and_by_whatever_way_it_is_added(queue):
+def test_a_timer_that_is_added_several_times_exists_once(queue):
     """PQ-05, TM-11."""
     keys = list(range(10))
     queue.add_at(3, NS, keys, keys)
@@ -118,7 +118,7 @@ def test_looking_at_all_timers_shows_each_once_and_takes_none(queue):
         next(iterator)
 
 
-def test_adding_says_whether_the_earliest_time_is_new_and_removing_whether_the_timer_was_there(queue):
+def test_adding_returns_a_new_earliest_time_and_removing_whether_the_timer_existed(queue):
     """PQ-07."""
     assert queue.add(5, NS, 1, 1) is True
     assert queue.add(7, NS, 1, 1) is False
@@ -310,7 +310,7 @@ def test_the_head_and_each_key_group_are_what_the_timers_make_them(backends):
         assert queue.first_time() == 42
 
 
-def test_the_queue_is_a_set_in_the_order_of_time_whatever_is_done_with_it(backends):
+def test_the_queue_is_a_set_in_the_order_of_time(backends):
     """PQ-01, PQ-05, PQ-07, PQ-11: also while timers come, go and are written as others fire."""
 
     class Machine(QueueMachine):

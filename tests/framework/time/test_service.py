@@ -161,7 +161,7 @@ def test_a_timer_that_another_one_deletes_while_firing_does_not_fire(instance):
     assert sorted(key for _, key, _ in instance.target.events) == ["key1", "key2"]
 
 
-def test_a_timer_registered_in_the_past_fires_at_the_next_advance_even_to_the_same_time(instance):
+def test_a_timer_in_the_past_fires_at_the_next_advance_even_to_the_same_time(instance):
     instance.services.advance_watermark(100)
     instance.event("k", "n", 10)
     assert instance.target.events == []

@@ -191,7 +191,7 @@ def test_a_dataclass_that_changed_is_judged_field_by_field(
             assert used.from_bytes(used.to_bytes(values[0])) == expected
 
 
-def test_a_record_of_another_class_is_incompatible_and_the_way_out_is_its_old_name() -> None:
+def test_a_record_of_another_class_is_incompatible_and_the_error_names_the_old_one() -> None:
     old, new = types.record_of(V1), types.record_of(Reordered)
     verdict = new.resolve_compatibility(written(old))
     assert verdict.is_incompatible
@@ -214,7 +214,7 @@ def test_defaults_are_created_for_each_old_value() -> None:
     assert first.tags is not second.tags
 
 
-def test_a_restored_record_is_a_named_tuple_and_keeps_what_the_new_class_would_drop() -> None:
+def test_a_restored_record_is_a_named_tuple_with_all_stored_fields() -> None:
     """SER-03: old bytes are read whole, and removed fields are dropped by the conversion alone."""
     old = click(V1)
     reader = written(old).restore_serializer()

@@ -191,7 +191,7 @@ def test_each_column_of_an_order_has_its_own_direction(rows: list[tuple[str, int
     assert order_of(order, [numbers, texts]) == expected
 
 
-def test_a_zero_at_the_end_of_a_text_is_compared_before_what_follows_the_text():
+def test_a_zero_at_the_end_of_a_text_is_compared_before_the_next_part():
     texts = ["aaaaaaab", "aaaaaaab\0"]
     column = types.STRING.to_arrow(texts)
     assert order_of(ColumnOrder([types.STRING], [True]), [column]) == [1, 0]

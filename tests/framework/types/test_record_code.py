@@ -227,7 +227,7 @@ def test_what_is_no_instance_is_no_value(cls: type[Any]) -> None:
 @pytest.mark.parametrize(
     "cls", [Plain, Frozen, DictOverSlots, Derived, Checked], ids=lambda cls: cls.__name__
 )
-def test_an_attribute_that_is_no_field_makes_it_no_value_also_where_a_field_is_missing(
+def test_an_object_with_an_attribute_that_is_no_field_is_no_value(
     cls: type[Any],
 ) -> None:
     serializer = types.record_of(cls)

@@ -274,7 +274,7 @@ def test_a_wrong_part_is_named_by_its_path(serializer: TypeSerializer[Any], valu
         serializer.to_bytes(value)
 
 
-def test_a_message_names_expected_and_given_type_and_shows_no_more_than_the_start_of_the_value() -> None:
+def test_a_message_has_both_types_and_the_start_of_the_value() -> None:
     with pytest.raises(ValueTypeError) as raised:
         types.INT64.check("x" * 10_000)
     message = str(raised.value)

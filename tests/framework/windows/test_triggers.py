@@ -202,7 +202,7 @@ def test_a_processing_time_trigger_fires_at_the_end_and_waits_for_a_merged_end()
     assert bench.empty
 
 
-def test_a_continuous_event_time_trigger_fires_at_multiples_of_the_interval_and_at_the_end() -> None:
+def test_a_continuous_event_time_trigger_fires_at_multiples_and_at_the_end() -> None:
     """WIN-24."""
     bench = Bench(ContinuousEventTimeTrigger.of(30))
     assert bench.row(time=17) is CONTINUE
@@ -310,7 +310,7 @@ def test_a_timeout_fires_after_the_first_row_and_restarts() -> None:
     assert bench.empty
 
 
-def test_a_timeout_may_count_from_the_last_row_and_keep_what_the_other_trigger_remembers() -> None:
+def test_a_timeout_from_the_last_row_may_keep_the_state_of_the_inner_trigger() -> None:
     trigger = ProcessingTimeoutTrigger.of(
         CountTrigger.of(3), 50, reset_timer_on_new_record=True, should_clear_on_timeout=False
     )

@@ -296,7 +296,7 @@ class Odd(EventTimeTrigger):
         return super().on_event_time(time, window, ctx)
 
 
-def test_what_a_trigger_raises_comes_out_and_the_state_before_can_be_gone_back_to(jobs: Jobs) -> None:
+def test_an_error_of_a_trigger_is_raised_and_the_state_before_can_be_restored(jobs: Jobs) -> None:
     job = jobs(Tumbling.of(10), trigger=Odd())
     job.rows(("key1", 1))
     job.restart()

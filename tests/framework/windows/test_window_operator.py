@@ -126,7 +126,7 @@ def test_sessions_whose_gap_comes_with_each_row(jobs: Jobs) -> None:
     assert job.watermark(104) == [("key1", 111, 104)]
 
 
-def test_a_row_in_time_that_ends_a_session_before_the_watermark_joins_a_session_that_lives(
+def test_a_row_that_is_not_late_joins_a_session_that_exists(
     jobs: Jobs,
 ) -> None:
     job = jobs(Session.with_gap(100))
@@ -330,7 +330,7 @@ def test_a_continuous_trigger_of_sessions_leaves_nothing_behind(jobs: Jobs) -> N
         assert job.entries == {} and job.timers == 0
 
 
-def test_a_timeout_fires_an_event_time_window_early_and_it_still_fires_at_its_end(jobs: Jobs) -> None:
+def test_a_window_fires_early_at_a_timeout_and_again_at_its_end(jobs: Jobs) -> None:
     job = jobs(Tumbling.of(100), trigger=ProcessingTimeoutTrigger.of(EventTimeTrigger(), 30))
     job.rows(("key1", 5))
     assert job.time(30) == [("key1", 1, 99)]

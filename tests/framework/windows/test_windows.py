@@ -420,7 +420,7 @@ def test_a_function_cannot_have_a_state_of_a_name_that_windows_use(name: str) ->
                 job.advance_watermark(at(1))
 
 
-def test_at_the_end_of_input_a_continuous_trigger_fires_as_it_waits_and_at_the_end(harness: Make) -> None:
+def test_a_continuous_trigger_fires_twice_at_the_end_of_input(harness: Make) -> None:
     """Flink's ``BatchExecutionInternalTimeService`` ignores what timers register behind the last row."""
     hours = windowed(Tumbling.of("1 h")).trigger(ContinuousEventTimeTrigger.of("10 min"))
     jobs = [harness(hours.reduce(summed), REDUCED) for _ in range(2)]

@@ -275,7 +275,7 @@ def test_a_lateness_beyond_the_end_of_time_keeps_windows_for_good() -> None:
 
 
 @pytest.mark.parametrize("by_columns", [True, False])
-def test_a_late_row_makes_one_firing_although_a_window_before_goes_at_the_end_of_its_own(
+def test_a_late_row_fires_once_although_an_earlier_window_ends_with_it(
     by_columns: bool,
 ) -> None:
     """WIN-14: the timer that lets the first window go is due when the second one has begun late."""

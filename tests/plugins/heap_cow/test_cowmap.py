@@ -154,7 +154,7 @@ def test_different_keys_of_one_hash_are_different_entries(cowmap: ModuleType) ->
     assert contents(state_map) == {(key, NS): -key for key in same_hash[1::2]}
 
 
-def test_a_key_that_is_its_own_namespace_does_not_share_a_bucket_with_all_others(cowmap: ModuleType) -> None:
+def test_keys_that_are_their_own_namespace_are_in_different_buckets(cowmap: ModuleType) -> None:
     """Hashes are XORed: without spreading one of them, the hash of every (n, n) would be 0."""
     state_map = cowmap.CopyOnWriteStateMap()
     for i in range(1000):

@@ -47,7 +47,7 @@ def full_at(size: int) -> Iterator[None]:
         signal.signal(signal.SIGXFSZ, before)
 
 
-def test_a_full_disk_is_said_with_its_folder_and_does_not_keep_it_from_being_closed(tmp_path: Path) -> None:
+def test_the_error_of_a_full_disk_names_the_folder_and_the_store_can_be_closed(tmp_path: Path) -> None:
     instance = open_instance(
         "rocksdb",
         tmp_path,

@@ -19,7 +19,7 @@ from keyedstate_rocksdb.errors import UnknownChoiceError
 NUMBERS = ValueState("numbers", types.list_of(types.INT64))
 
 
-def test_the_properties_and_tickers_that_were_asked_for_are_in_the_metrics_of_an_epoch(
+def test_configured_properties_and_tickers_are_in_the_metrics_of_an_epoch(
     tmp_path: Path,
 ) -> None:
     asked = "estimate-num-keys, num-files-at-level0,bytes-written,block-cache-hit"

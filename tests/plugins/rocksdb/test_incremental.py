@@ -258,7 +258,7 @@ def bounds_of(instance: Any) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("ingests", [True, False])
-def test_rows_that_were_cut_off_never_come_back_and_leave_the_disk_by_a_compaction(
+def test_rows_outside_the_range_never_return_and_a_compaction_deletes_them(
     tmp_path: Path, ingests: bool
 ) -> None:
     """RANGE-01: a full snapshot whose files exceed its key groups gives the rows of these and no others."""

@@ -106,7 +106,7 @@ def test_several_key_columns_make_a_tuple_in_which_each_part_may_be_null(
     assert repr((None, None, dt.date(2013, 1, 1))) in last
 
 
-def test_the_row_order_of_a_key_is_kept_and_the_key_group_column_is_not_shown(
+def test_rows_of_a_key_keep_their_order_and_have_no_key_group_column(
     spark: SparkSession, one_backend: str
 ) -> None:
     class Columns(KeyedProcessFunction):

@@ -119,7 +119,7 @@ def every(
 # -- rules of a batch DataFrame --------------------------------------------------------------------
 
 
-def test_every_rule_of_a_batch_frame_reaches_every_task_of_a_streaming_query_once_in_each_run(
+def test_rules_of_a_batch_frame_reach_every_task_once_in_each_run(
     stream: Any, rules: Rules, backend_name: str
 ) -> None:
     rules.add(*((key, number) for number, key in enumerate(KEYS)))
@@ -138,7 +138,7 @@ def test_every_rule_of_a_batch_frame_reaches_every_task_of_a_streaming_query_onc
     assert by_epoch(stream)[2] == every(first | {"key 0": 100}, 5)
 
 
-def test_rules_of_a_batch_frame_are_processed_again_in_each_run_and_not_in_each_epoch(
+def test_rules_of_a_batch_frame_are_processed_once_in_each_run(
     stream: Any, rules: Rules, one_backend: str
 ) -> None:
     class Counts(Factors):
@@ -253,7 +253,7 @@ def test_epochs_may_have_rules_alone_or_rows_of_keys_alone(
     assert by_epoch(stream) == expected
 
 
-def test_the_rules_of_one_source_partition_keep_their_order_and_all_tasks_see_one_order(
+def test_rules_of_one_source_partition_have_one_order_on_all_tasks(
     stream: Any, rules: Rules, one_backend: str
 ) -> None:
     """The exchange keeps no order; the last rule of a name must win, on every task."""
@@ -292,7 +292,7 @@ def test_the_order_is_that_of_the_rows_in_whichever_order_an_exchange_gives_them
         assert found == [{"id": n, "other": -n} for n in range(100)]
 
 
-def test_more_rows_of_keys_than_wait_in_memory_come_behind_the_rules_all_the_same(
+def test_rows_that_do_not_fit_into_memory_still_come_after_the_rules(
     stream: Any, rules: Rules, one_backend: str
 ) -> None:
     """Two keys with some 40 MB of rows each, and a task keeps no more than 32 MiB in memory."""
@@ -368,7 +368,7 @@ class Keeps(Factors):
 KEPT = f"{SCHEMA}, given array<long>, everywhere array<string>"
 
 
-def test_an_epoch_that_spark_did_not_commit_runs_again_to_the_same_rows_and_state(
+def test_an_uncommitted_epoch_runs_again_with_the_same_rows_and_state(
     stream: Any, rules: Rules, one_backend: str
 ) -> None:
     for epoch in range(2):
@@ -414,7 +414,7 @@ def test_a_restart_at_another_parallelism_deals_out_operator_state(
     assert sum(lengths) == 14 * len(KEYS), "each number is on one task, also in what functions see"
 
 
-def test_a_flipped_bit_in_a_file_of_operator_state_is_named_and_stops_the_query(
+def test_a_flipped_bit_in_operator_state_stops_the_query_with_its_file(
     stream: Any, rules: Rules, one_backend: str
 ) -> None:
     rules.add(("key 0", 1))

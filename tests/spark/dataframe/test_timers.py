@@ -236,7 +236,7 @@ def test_a_batch_fires_all_timers_at_its_end(spark: SparkSession, one_backend: s
     assert sorted(map(tuple, out)) == [("a", 5, 1), ("a", 2**61 + 5, 0), ("b", 9, 1), ("b", 2**61 + 9, 0)]
 
 
-def test_a_bootstrapped_state_has_its_timers_which_fire_in_the_query_that_begins_from_it(
+def test_timers_of_a_bootstrapped_state_fire_in_the_query_that_starts_from_it(
     stream: Any, spark: SparkSession, one_backend: str, tmp_path: Path
 ) -> None:
     stream.add([{"k": "x", "v": 1201}])

@@ -100,7 +100,7 @@ def test_windows_of_a_batch_are_those_of_spark_sql(frame, one_backend, kind):
     assert sorted(map(tuple, out.collect())) == by_spark(frame, window)
 
 
-def test_sessions_row_by_row_with_one_gap_and_with_gaps_of_rows_are_those_of_spark_sql(frame, one_backend):
+def test_sessions_with_fixed_and_dynamic_gaps_are_those_of_spark_sql(frame, one_backend):
     from pyspark.sql import functions as f
 
     rows = keyed(frame, "k", config={"backend": one_backend}, event_time=EventTime("ts", 0))

@@ -225,7 +225,7 @@ def test_an_owner_that_does_not_know_the_plan_is_not_given_it(cluster: TwoExecut
     assert cluster.next("plan") == [("plan", 2)]
 
 
-def test_an_owner_that_is_lost_with_rows_fails_the_attempt_and_the_next_takes_over(
+def test_a_lost_owner_fails_the_attempt_and_the_next_one_succeeds(
     cluster: TwoExecutors,
 ) -> None:
     def rows() -> Iterator[pa.RecordBatch]:

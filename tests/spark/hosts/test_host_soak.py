@@ -75,7 +75,7 @@ def hosts_of(spark: SparkSession) -> dict[int, Process]:
 
 
 @pytest.mark.timeout(1800)
-def test_a_large_state_is_restored_once_and_after_a_kill_where_the_host_had_it(
+def test_a_large_state_is_restored_once_and_again_after_a_kill(
     spark: SparkSession, tmp_path: Path, soak: bool, one_backend: str
 ) -> None:
     entries, changed = (5_000_000, 10_000) if soak else (4_000, 100)
@@ -270,9 +270,7 @@ def epoch_of(job: HostedJob, epoch: int, megabytes: int) -> int:
 
 
 @pytest.mark.timeout(900)
-def test_a_function_that_prints_without_end_waits_for_the_log_and_takes_no_memory_for_it(
-    tmp_path: Path, soak: bool
-) -> None:
+def test_a_function_that_prints_without_end_waits_for_the_log(tmp_path: Path, soak: bool) -> None:
     megabytes = 1000 if soak else 50
     reading, writing = os.pipe()
     read = 0

@@ -224,7 +224,7 @@ def test_a_new_operator_in_a_running_query_needs_consent_to_begin_without_state(
     assert max(count for _, count in stream.rows[1]) == 6
 
 
-def test_an_operator_that_returns_to_its_query_does_not_silently_miss_what_ran_without_it(
+def test_an_operator_that_returns_to_its_query_needs_consent_to_miss_epochs(
     stream: Any, one_backend: str
 ) -> None:
     """It was removed from the query for an epoch; its state is that of the epoch before."""
@@ -256,7 +256,7 @@ def test_an_operator_that_returns_to_its_query_does_not_silently_miss_what_ran_w
     assert 2 * per_epoch in found, "the other one has counted two"
 
 
-def test_operators_of_which_one_was_published_and_one_was_not_both_run_again_and_count_once(
+def test_a_published_and_an_unpublished_operator_run_again_and_count_once(
     stream: Any, one_backend: str
 ) -> None:
     """The driver dies between the publications of two operators, before Spark commits the batch."""

@@ -204,7 +204,7 @@ def test_epochs_without_rows_keep_the_state_and_publish_checkpoints(stream: Any,
     assert_equal_to_batch(stream)
 
 
-def test_a_checkpoint_that_the_driver_failed_to_publish_is_made_up_for_by_the_next_epoch(
+def test_the_next_epoch_publishes_a_checkpoint_that_the_driver_did_not(
     stream: Any, one_backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for epoch in range(3):

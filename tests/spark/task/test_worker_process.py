@@ -54,7 +54,7 @@ def test_a_task_asks_the_worker_s_connection_not_to_hold_small_writes_back(spark
         assert connections
 
 
-def test_a_worker_that_is_used_again_has_little_left_for_the_collector_to_look_at(
+def test_a_reused_worker_leaves_few_objects_to_the_collector(
     spark: SparkSession,
 ) -> None:
     frame = keyed(spark.range(64), "id", config={"host": "embedded"})

@@ -60,7 +60,7 @@ def test_a_flipped_bit_in_any_byte_of_a_segment_is_found(local: CheckpointStorag
             use(local, segment, jobs)
 
 
-def test_damage_in_one_key_group_is_found_before_its_first_value_and_leaves_the_others_readable(
+def test_damage_in_one_key_group_leaves_the_others_readable(
     local: CheckpointStorage, jobs: ModuleType
 ) -> None:
     segment = small_segment(local, jobs)

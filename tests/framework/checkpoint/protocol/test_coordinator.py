@@ -284,7 +284,7 @@ def test_listeners_are_notified_in_order(
     ]  # fmt: skip
 
 
-def test_an_epoch_whose_last_word_does_not_come_in_time_is_given_up_and_reported(
+def test_an_epoch_without_its_last_acknowledgement_times_out_and_is_reported(
     job: Any, recorded: Recorder, caplog: pytest.LogCaptureFixture
 ) -> None:
     """CP-11."""
@@ -338,7 +338,7 @@ def test_an_epoch_that_is_published_does_not_expire(
     assert not timer.is_alive() and recorded.all == [("completed", 0)]
 
 
-def test_an_epoch_that_the_next_one_overtakes_is_aborted_and_its_late_words_are_passed_over(
+def test_an_overtaken_epoch_is_aborted_and_its_late_acknowledgements_are_ignored(
     job: Any, coordinator: CheckpointCoordinator, recorded: Recorder
 ) -> None:
     """CP-12, CP-13: the newer one subsumes it."""

@@ -87,7 +87,7 @@ def writings(
 FULL, DELTA, BOTH = SnapshotKind
 
 
-def test_what_changed_is_written_until_the_chain_is_long_or_weighs_half_its_full_snapshot() -> None:
+def test_deltas_are_written_until_the_chain_is_long_or_half_as_large_as_its_full_snapshot() -> None:
     assert writings(FullSnapshotRules(2, 1000), checkpoint((1000,))) == [DELTA]
     assert writings(FullSnapshotRules(2, 1001), checkpoint((1000,))) == [FULL], "a small state"
     assert writings(FullSnapshotRules(0, 0), checkpoint((1000,))) == [FULL], "deltas are off"
@@ -119,7 +119,7 @@ def test_full_snapshots_rest_between_each_other_unless_the_chain_is_far_too_long
 
 
 @pytest.mark.parametrize(("limit", "begin"), [(1, [1]), (2, [1, 2]), (5, [0, 1, 2])])
-def test_so_many_tasks_begin_a_full_snapshot_at_once_and_those_with_the_longest_chains_first(
+def test_tasks_with_the_longest_chains_begin_full_snapshots_first_up_to_a_number(
     limit: int, begin: list[int]
 ) -> None:
     """CP-13."""
@@ -298,7 +298,7 @@ def test_a_full_snapshot_that_lasts_for_epochs_replaces_the_chain_before_it(task
     assert task.files() == {path for kept in metadata if kept for path in kept.parts[0].kept_files}
 
 
-def test_a_full_snapshot_that_fails_leaves_the_chain_as_it_was_and_is_tried_again(task: Task) -> None:
+def test_a_failed_full_snapshot_keeps_the_chain_and_is_tried_again(task: Task) -> None:
     """SNAP-02: what was written of it is deleted."""
     begin(task)
     task.gate.broken = OSError(5, "Input/output error")
@@ -314,7 +314,7 @@ def test_a_full_snapshot_that_fails_leaves_the_chain_as_it_was_and_is_tried_agai
     task.check()
 
 
-def test_a_full_snapshot_for_which_there_is_no_thread_has_failed_and_its_epoch_has_not(
+def test_a_full_snapshot_without_a_thread_fails_and_its_epoch_succeeds(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(task)

@@ -73,7 +73,7 @@ def test_the_half_written_data_was_really_on_the_disk(killed: Any) -> None:
     assert max(sizes.values()) > 1_000_000
 
 
-def test_a_process_killed_in_the_first_epoch_leaves_a_folder_that_the_query_may_use(job: Any) -> None:
+def test_a_folder_of_a_process_killed_in_the_first_epoch_can_be_used(job: Any) -> None:
     steps = [
         step for step in (*UNFINISHED, *FINISHED) if step != "deleting"
     ]  # there is nothing to delete yet

@@ -31,7 +31,7 @@ def rival(job: Any, query: str, run: str, epochs: int, *freeze: str) -> subproce
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_of_two_queries_that_begin_at_once_in_one_new_folder_one_is_refused_by_name(job: Any) -> None:
+def test_one_of_two_queries_that_begin_in_one_folder_is_refused_by_name(job: Any) -> None:
     rivals = [rival(job, f"query-{number}", f"run-{number}", 6) for number in range(2)]
     said = [process.communicate()[0].strip() for process in rivals]
     assert sorted(said) == [

@@ -294,7 +294,7 @@ def test_attempts_of_which_none_finished_are_an_error(job: Any, coordinator: Che
         restore_point(job, "run-1", 2)
 
 
-def test_two_finished_attempts_of_a_partition_are_an_error_for_its_output_may_be_of_either(
+def test_two_finished_attempts_of_a_partition_are_an_error(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     job.epoch("run-1", 0, coordinator)
@@ -306,7 +306,7 @@ def test_two_finished_attempts_of_a_partition_are_an_error_for_its_output_may_be
         restore_point(job, "run-1", 2)
 
 
-def test_a_published_epoch_is_found_by_a_task_that_saw_more_than_the_one_that_published_it(
+def test_a_task_that_saw_more_than_the_publisher_finds_the_published_epoch(
     job: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A zombie finishes between the look of one task, which publishes, and the look of another."""
@@ -349,7 +349,7 @@ def test_of_two_runs_of_an_epoch_the_newer_one_is_published(
     assert job.published(1) == job.state_of(0, 1)
 
 
-def test_a_complete_older_run_does_not_stand_in_for_a_newer_one_that_ran_in_part(
+def test_a_complete_older_run_does_not_replace_an_incomplete_newer_one(
     job: Any, coordinator: CheckpointCoordinator
 ) -> None:
     job.epoch("run-1", 0, coordinator)
@@ -359,7 +359,7 @@ def test_a_complete_older_run_does_not_stand_in_for_a_newer_one_that_ran_in_part
         restore_point(job, "run-2", 2)
 
 
-def test_a_checkpoint_that_an_older_run_wrote_over_that_of_its_successor_is_not_believed(job: Any) -> None:
+def test_a_checkpoint_that_an_older_run_has_overwritten_is_not_used(job: Any) -> None:
     """The older run was asleep between its last look at the owner file and its write."""
     job.epoch("run-1", 0, CheckpointCoordinator(job.folder))
     asleep = [job.folder.read_manifest(word.manifest) for word in job.epoch("run-1", 1)]
@@ -369,7 +369,7 @@ def test_a_checkpoint_that_an_older_run_wrote_over_that_of_its_successor_is_not_
     assert restored is not None and (restored.run_id, job.read(restored)) == ("run-2", job.state_of(0, 1))
 
 
-def test_an_epoch_that_ran_again_and_was_not_published_again_counts_with_its_newer_run(job: Any) -> None:
+def test_an_epoch_that_ran_again_counts_with_its_newer_unpublished_run(job: Any) -> None:
     """Output and state belong together, and Spark has the output of the newer run."""
     coordinator = CheckpointCoordinator(job.folder)
     job.epoch("run-1", 0, coordinator)

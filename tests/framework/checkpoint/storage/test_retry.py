@@ -64,7 +64,7 @@ def test_an_error_that_will_stay_is_not_transient(error: Exception) -> None:
     assert not is_transient(error)
 
 
-def test_the_pause_doubles_up_to_a_limit_and_is_cut_at_random_by_up_to_a_half() -> None:
+def test_the_pause_doubles_up_to_a_limit_with_random_jitter() -> None:
     longest, shortest = RetryPolicy(9, 200, fraction=lambda: 1.0), RetryPolicy(9, 200, fraction=lambda: 0.0)
     assert [longest.pause(done) for done in range(8)] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 20.0]
     assert [shortest.pause(done) for done in range(3)] == [0.1, 0.2, 0.4]

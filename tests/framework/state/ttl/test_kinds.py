@@ -136,7 +136,7 @@ def test_a_value_changed_in_place_shows_in_a_later_read(timed):
 # -- list -------------------------------------------------------------------------------------------------
 
 
-def test_the_elements_of_a_list_expire_one_by_one_and_the_last_takes_the_list_with_it(timed):
+def test_list_elements_expire_one_by_one_and_the_last_one_removes_the_list(timed):
     state = timed.state(ListState("l", types.INT64, ttl=TTL))
     for now, element in ((0, 1), (40, 2), (80, 3)):
         timed.at(now)
@@ -190,7 +190,7 @@ def test_an_overwritten_stored_list_begins_to_live(timed):
 # -- map --------------------------------------------------------------------------------------------------
 
 
-def test_the_entries_of_a_map_expire_one_by_one_and_each_access_removes_what_it_comes_upon(timed):
+def test_map_entries_expire_one_by_one_and_an_access_removes_those_that_it_meets(timed):
     state = timed.state(MapState("m", types.STRING, types.INT64, ttl=TTL))
     for now, key in ((0, "a"), (40, "b"), (80, "c")):
         timed.at(now)
@@ -208,7 +208,7 @@ def test_the_entries_of_a_map_expire_one_by_one_and_each_access_removes_what_it_
     assert list(state.items()) == [] and timed.backend.num_entries() == 0
 
 
-def test_one_entry_of_a_map_that_is_read_gets_a_new_time_and_no_other(timed):
+def test_a_read_renews_the_time_of_one_map_entry_only(timed):
     state = timed.state(MapState("m", types.STRING, types.INT64, ttl=Ttl(100, READ)))
     state.put_all({"a": 1, "b": 2, "c": 3, "d": 4})
     timed.at(50)

@@ -135,7 +135,7 @@ def test_entries_keep_their_age_over_a_restore(rig):
     rig.check()
 
 
-def test_a_state_that_has_lived_for_ever_begins_to_live_when_it_gets_a_time_to_live(rig):
+def test_a_time_to_live_that_is_added_begins_at_the_restore(rig):
     """TTL-14: nothing is lost, nothing is expired at once."""
     rig.declare(None)
     rig.write(0)
@@ -529,7 +529,7 @@ def test_an_expiry_index_keeps_entries_cleared_and_written_again(rig):
     assert rig.stored == 0
 
 
-def test_an_expiry_index_is_late_by_a_64th_of_the_time_to_live_at_most(rig):
+def test_an_expiry_index_is_at_most_a_64th_of_the_ttl_late(rig):
     rig.restores = False
     rig.declare(ttl(ms=64_000, expiry_index=True))
     rig.at(999).write(0)

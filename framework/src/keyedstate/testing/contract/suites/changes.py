@@ -118,7 +118,7 @@ class ChangeContract(ContractBase):
         assert changed(tracking.changes_since(4)) == ({(3, "c", 1): [3]}, set())
 
     @requires(TablePart.CHANGE_TRACKING, Capability.ASYNC_SNAPSHOT, Capability.OBJECTS_BY_REFERENCE)
-    def test_captured_changes_stay_as_they_were_while_the_owner_goes_on_where_that_is_claimed(
+    def test_captured_changes_stay_while_the_owner_continues_where_that_is_claimed(
         self, tracking: TrackingTable
     ) -> None:
         """SB-51."""
