@@ -154,7 +154,7 @@ def variance(column: str, *, population: bool = False, where: str | None = None)
     column : str
     population : bool, default False
         Divide by the number of values n, and not by n - 1.  The variance of a sample is null below two
-        values, that of a population where there is none.
+        values, that of a population without any.
     where : str, optional
         A column of booleans: rows in which it is false or null do not count.
     """

@@ -138,7 +138,7 @@ def first(
     ----------
     column : str
     ignore_nulls : bool, default False
-        Return the first value that is not null; null as long as there is none.
+        Return the first value that is not null; null until the first one.
     by : str or sequence of str, optional
         The columns that order the rows, such as that of the event time; rows with a null in one of them do
         not count.  Without it the first row is the one that reaches the operator first: Spark does not define

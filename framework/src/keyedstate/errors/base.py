@@ -138,10 +138,10 @@ def first_of(names: Sequence[object]) -> str:
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
-def shortened(value: object, limit: int = 100) -> str:
+def shortened(value: object) -> str:
     """Return the repr of a value, cut in the middle: a key or value may be megabytes long."""
     text = repr(value)
-    return text if len(text) <= limit else f"{text[: limit // 2]}...{text[-limit // 4 :]}"
+    return text if len(text) <= 100 else f"{text[:50]}...{text[-25:]}"
 
 
 def described(error: BaseException) -> str:

@@ -106,9 +106,9 @@ def lease(folder: OperatorFolder, epoch: int, duration: float, clock: Clock = ti
         metadata = found
 
 
-def leased_epochs(folder: OperatorFolder, clock: Clock = time.time) -> set[int]:
+def leased_epochs(folder: OperatorFolder) -> set[int]:
     """Return the leased epochs, after deleting the expired leases; raises `StorageError`."""
-    now_ms = clock() * 1000.0
+    now_ms = time.time() * 1000.0
     leases = folder.leases()
     expired = [lease.path for lease in leases if lease.expires_ms <= now_ms]
     if expired:

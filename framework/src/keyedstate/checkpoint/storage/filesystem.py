@@ -431,11 +431,10 @@ class InputFile:
         start = min(offset, self._buffer.size)
         return self._buffer.slice(start, max(0, min(length, self._buffer.size - start)))
 
-    def pieces(self, offset: int = 0, length: int | None = None) -> Iterator[pa.Buffer]:
-        """Yield a range of the file, by default all of it, in pieces of at most 4 MiB."""
-        end = self.size if length is None else offset + length
-        for start in range(offset, end, _PIECE_BYTES):
-            yield self.read_at(start, min(_PIECE_BYTES, end - start))
+    def pieces(self) -> Iterator[pa.Buffer]:
+        """Yield the file in pieces of at most 4 MiB."""
+        for start in range(0, self.size, _PIECE_BYTES):
+            yield self.read_at(start, _PIECE_BYTES)
 
     def __enter__(self) -> InputFile:
         return self
