@@ -46,6 +46,7 @@ PURPOSES = {
     "options": "every option",
     "ordered": "a backend from a byte store",
     "plugins": "discovery and choice",
+    "ranking": "the first rows in an order",
     "runtime": "functions and their runners",
     "savepoints": "savepoints of queries",
     "spark": "DataFrames, tasks, hosts",

@@ -116,6 +116,7 @@ PUBLIC_MODULES = (
     "keyedstate.types",
     "keyedstate.aggregates",
     "keyedstate.windows",
+    "keyedstate.ranking",
     "keyedstate.joins",
     "keyedstate.savepoints",
     "keyedstate.local",

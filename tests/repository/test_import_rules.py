@@ -47,6 +47,7 @@ ORDER = (
     # Windows compute declared aggregates; joins know neither.
     ("aggregates", "joins"),
     ("windows",),
+    ("ranking",),
     ("columns",),
     ("epoch",),
     # Side by side: a user who leaves one for the other changes one line.
@@ -59,7 +60,7 @@ ORDER = (
 MAY_NOT_IMPORT = {
     "checkpoint": {"ordered"},
     **{room: {"checkpoint"} for room in ("time", "runtime", "aggregates")},
-    **{room: {"checkpoint", "joins"} for room in ("joins", "windows")},
+    **{room: {"checkpoint", "joins"} for room in ("joins", "windows", "ranking")},
 }
 MAY_IMPORT: dict[str, set[str]] = {
     room: {below for line in ORDER[:level] for below in line} - MAY_NOT_IMPORT.get(room, set())

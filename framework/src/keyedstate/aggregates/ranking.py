@@ -22,6 +22,8 @@ from keyedstate.aggregates.declaration import (
 )
 from keyedstate.aggregates.number_columns import Numbers
 from keyedstate.aggregates.ordering import (
+    Flags,
+    Integers,
     best_rows,
     float_order,
     order_key,
@@ -79,7 +81,7 @@ def best(
     if ties not in ("first", "last"):
         raise InvalidAggregateError(None, f"{function}() is given ties={ties!r}; give 'first' or 'last'")
     bind = partial(
-        _Best,
+        BestRow,
         single=len(columns) == 1,
         order=len(order),
         largest=largest,
@@ -109,7 +111,7 @@ def order_columns(function: str, by: By) -> tuple[str, ...]:
     return order
 
 
-class _Best(BoundAggregate):
+class BestRow(BoundAggregate):
     """The parts are the needed columns of the best row; without a row the columns of the order are None."""
 
     def __init__(
@@ -143,25 +145,31 @@ class _Best(BoundAggregate):
         self._places = [names.index(column) for column in self._order]
         self._value_places = [names.index(column) for column in self._values]
 
-    def _picked(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[pa.Array]:
+    def picked(self, columns: Sequence[pa.Array], rows: GroupedRows) -> Integers:
+        """Return the best row of each key, -1 where there is none."""
         order, valid = order_of([columns[place] for place in self._places])
         if self._ignore_nulls:
             of_value = columns[self._value_places[0]].is_valid().to_numpy(zero_copy_only=False)
             valid = of_value if valid is None else valid & of_value
-        picked = best_rows(rows, order, valid, largest=self._largest, last=self._last)
-        indices = pa.array(picked, mask=picked < 0)
-        return [column.take(indices) for column in columns]
+        return best_rows(rows, order, valid, largest=self._largest, last=self._last)
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
+        return self.parts_of(columns, self.picked(columns, rows))
+
+    def parts_of(self, columns: Sequence[pa.Array], picked: Integers) -> list[Part]:
+        """Return the parts of picked rows."""
         types = self.parts.values()
-        return [
-            type.from_arrow(column) for type, column in zip(types, self._picked(columns, rows), strict=True)
-        ]
+        return [type.from_arrow(column) for type, column in zip(types, _taken(columns, picked), strict=True)]
 
     def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
-        return list(map(column_of, self._picked(columns, rows)))
+        return self.columns_of(columns, self.picked(columns, rows))
 
-    def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
+    def columns_of(self, columns: Sequence[pa.Array], picked: Integers) -> list[Column]:
+        """Return the parts of picked rows as columns."""
+        return list(map(column_of, _taken(columns, picked)))
+
+    def wins(self, stored: list[Part], new: list[Part]) -> list[bool]:
+        """Return which new rows are better than the stored ones, or come where there is none."""
         key, first_part = self._key, self._places[0]
         olds, news = (self._of_order(parts) for parts in (stored, new))
         there = zip(stored[first_part], new[first_part], strict=True)
@@ -171,27 +179,36 @@ class _Best(BoundAggregate):
                 wins.append(o is None)
                 continue
             one, two = key(old), key(other)
-            if one == two:
-                wins.append(self._last)
-            else:
-                wins.append((two > one) is self._largest)
-        return [
-            [n if won else o for o, n, won in zip(old, other, wins, strict=True)]
-            for old, other in zip(stored, new, strict=True)
-        ]
+            wins.append(self._last if one == two else (two > one) is self._largest)
+        return wins
 
     def _of_order(self, parts: list[Part]) -> list[Any]:
         if len(self._places) == 1:
             return parts[self._places[0]]
         return list(zip(*(parts[place] for place in self._places), strict=True))
 
-    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+    def merge(self, stored: list[Part], new: list[Part]) -> list[Part]:
+        wins = self.wins(stored, new)
+        return [
+            [n if won else o for o, n, won in zip(old, other, wins, strict=True)]
+            for old, other in zip(stored, new, strict=True)
+        ]
+
+    def wins_of_columns(self, stored: list[Column], new: list[Column]) -> Flags:
+        """Return the same as `wins`."""
         better = np.full(len(new[0]), self._last)
         for place in reversed(self._places):
             old, other = (_comparable(column.values) for column in (stored[place], new[place]))
             better = np.where(old == other, better, (other > old) == self._largest)
         first_part = self._places[0]
-        wins = ~stored[first_part].there | (new[first_part].there & better)
+        wins: Flags = ~stored[first_part].there | (new[first_part].there & better)
+        return wins
+
+    def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        return self.chosen_columns(stored, new, self.wins_of_columns(stored, new))
+
+    def chosen_columns(self, stored: list[Column], new: list[Column], wins: Flags) -> list[Column]:
+        """Return new parts where they win, and stored ones elsewhere."""
         merged = []
         for of_stored, of_new in zip(stored, new, strict=True):
             there = None
@@ -216,6 +233,11 @@ class _Best(BoundAggregate):
             return columns[0]
         mask = None if there.all() else pa.array(~there)
         return pa.StructArray.from_arrays(columns, fields=list(self.result_type), mask=mask)
+
+
+def _taken(columns: Sequence[pa.Array], picked: Integers) -> list[pa.Array]:
+    indices = pa.array(picked, mask=picked < 0)
+    return [column.take(indices) for column in columns]
 
 
 def _comparable(values: Numbers) -> Numbers:

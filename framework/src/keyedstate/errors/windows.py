@@ -29,6 +29,15 @@ class AggregateOverflowError(AggregateError, ArithmeticError):
     )
 
 
+class InvalidRankingError(KeyedStateError, ValueError):
+    """A deduplication of rows with a column or an option that cannot be used."""
+
+    part: str
+    reason: str
+    way_out: str
+    message = "{part} cannot be declared: {reason}. {way_out}"
+
+
 # -- windows --------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,8 @@ from keyedstate.errors import (
 from keyedstate.local.run.plan import Input, OperatorInputs, OperatorPlan
 from keyedstate.local.sources.choice import source_of
 from keyedstate.local.streams.result import ResultStream
+from keyedstate.ranking import RankableRows
+from keyedstate.ranking.deduplication import RowsFunction
 from keyedstate.runtime import KeyedFunction
 from keyedstate.state import Ttl
 from keyedstate.time import EventTime
@@ -76,7 +78,7 @@ def keyed(
     return KeyedStream(OperatorInputs((Input(source, columns),), uid, config))
 
 
-class KeyedStream:
+class KeyedStream(RankableRows[ResultStream]):
     """Rows that have keys; made by `keyed`."""
 
     def __init__(self, read: OperatorInputs) -> None:
@@ -200,6 +202,11 @@ class KeyedStream:
             return self.process(bound, _window_columns(columns, output))
 
         return Windowed(definition, missing, finish)
+
+    def _ranked(self, function: RowsFunction) -> ResultStream:
+        columns = self._read.inputs[0].columns
+        bound = function.for_rows(columns.schema, columns.key_columns, columns.time_column)
+        return self.process(bound, bound.output)
 
 
 def _window_columns(columns: KeyedColumns, output: WindowOutput) -> pa.Schema:

@@ -14,11 +14,13 @@ from keyedstate.aggregates import Aggregate
 from keyedstate.aggregates.declaration import all_aggregates
 from keyedstate.durations import Duration
 from keyedstate.errors import BroadcastFrameError, ClassicSparkRequiredError
+from keyedstate.ranking import RankableRows
+from keyedstate.ranking.deduplication import RowsFunction
 from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.checks import check_function
 from keyedstate.spark.dataframe.aggregate_columns import aggregation_of
 from keyedstate.spark.dataframe.keys import KeyColumns, with_key_columns
-from keyedstate.spark.dataframe.output_columns import window_output_type
+from keyedstate.spark.dataframe.output_columns import ranked_output_type, window_output_type
 from keyedstate.spark.dataframe.side_outputs import declared_outputs
 from keyedstate.spark.dataframe.time_columns import event_time_of
 from keyedstate.spark.plan.heartbeat import heartbeat_ms
@@ -85,7 +87,7 @@ def keyed(
     )
 
 
-class KeyedFrame:
+class KeyedFrame(RankableRows[DataFrame]):
     """A DataFrame whose rows have keys; made by `keyed`."""
 
     def __init__(self, rows: KeyedRows) -> None:
@@ -227,6 +229,12 @@ class KeyedFrame:
             return self.process(bound, window_output_type(rows.df, rows.key_columns, output))
 
         return Windowed(definition, missing, finish)
+
+    def _ranked(self, function: RowsFunction) -> DataFrame:
+        rows = self._rows
+        time_column = rows.event_times[0].column if rows.event_times else None
+        bound = function.for_rows(to_arrow(rows.df.schema), rows.key_columns, time_column)
+        return self.process(bound, ranked_output_type(rows.df, bound.output))
 
     def _bound(self, function: KeyedFunction) -> tuple[KeyedFunction, KeyedRows]:
         return function, self._rows

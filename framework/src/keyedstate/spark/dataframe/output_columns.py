@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType
 
@@ -29,6 +30,16 @@ def window_output_type(frame: DataFrame, key_columns: Sequence[str], output: Win
     bounds = [StructField(name, TimestampType()) for name in (WINDOW_START, WINDOW_END)]
     keys = [fields[name] for name in key_columns]
     return distinct(frame, StructType([*keys, *(bounds if output.bounded else []), *columns]))
+
+
+def ranked_output_type(frame: DataFrame, output: pa.Schema) -> StructType:
+    """Return the columns of chosen rows: those of the DataFrame, and columns that were added."""
+    fields = {field.name: field for field in frame.schema.fields}
+    columns = [
+        fields.get(field.name) or StructField(field.name, spark_type_of(field.type), field.nullable)
+        for field in output
+    ]
+    return distinct(frame, StructType(columns))
 
 
 def join_output_type(

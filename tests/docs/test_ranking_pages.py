@@ -1,0 +1,18 @@
+"""The page about deduplication: its example runs, and its assertions hold."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "docs" / "how-to"
+
+
+@pytest.mark.parametrize("page", ["deduplicate.md"])
+def test_the_example_of_the_page_runs(page: str) -> None:
+    text = (FOLDER / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    assert blocks
+    exec(compile("\n".join(blocks), page, "exec"), {})
