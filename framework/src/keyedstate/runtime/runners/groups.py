@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -86,8 +86,8 @@ class GroupOperator(KeyedOperator):
         grouped = GroupedRows(columns, batch.column(self._key_group_column).to_numpy())
         ordered = pc.take(batch.select(names), pa.array(grouped.rows_by_key))
         bounds = grouped.bounds
-        counts = np.diff(bounds).tolist()
-        groups = self._function.groups(ordered, counts)
+        groups = self._function.groups(ordered, np.diff(bounds).tolist())
+        process, on_record = self._function.process_group, backend.on_record
         keys, key_groups = grouped.keys, grouped.key_groups.tolist()
         start = 0
         while start < len(keys):
@@ -96,17 +96,21 @@ class GroupOperator(KeyedOperator):
             out = _Output(self)
             backend.begin_write_behind(some)
             try:
-                for current.turn, (key, current.key_group) in enumerate(
-                    zip(some.keys, some.key_groups, strict=True)
+                for current.turn, (key, current.key_group, group) in enumerate(
+                    zip(some.keys, some.key_groups, groups, strict=False)
                 ):
                     context.key = current.key = key
-                    if backend.on_record is not None:
-                        backend.on_record()
-                    process = partial(self._function.process_group, next(groups), context)
-                    for full in out.of("process_group", process):
+                    if on_record is not None:
+                        on_record()
+                    try:
+                        made = iter(process(group, context))
+                        full = out.fill(made)
+                    except (Exception, SystemExit) as error:
+                        raise self._failure("process_group", error) from error
+                    if full:
                         # The caller may stop here: then no value is left in the write-behind cache.
                         backend.end_write_behind()
-                        yield from full
+                        yield from out.rest(made, "process_group")
                         backend.begin_write_behind(some)
             finally:
                 backend.end_write_behind()
@@ -132,9 +136,13 @@ class GroupOperator(KeyedOperator):
                     context.key, current.key, current.key_group = key, key, key_group
                     if backend.on_record is not None:
                         backend.on_record()
-                    process = partial(self._function.process_timer, due.time, context)
-                    for full in out.of("process_timer", process, due.time):
-                        yield from full
+                    try:
+                        made = iter(self._function.process_timer(due.time, context))
+                        full = out.fill(made)
+                    except (Exception, SystemExit) as error:
+                        raise self._failure("process_timer", error, due.time) from error
+                    if full:
+                        yield from out.rest(made, "process_timer", due.time)
                     timers.fired(due.time)
                 backend.balance_memory()
         yield from out.take()
@@ -147,25 +155,21 @@ class _Output:
         self._operator = operator
         self._items: list[Any] = []
 
-    def of(
-        self, step: str, call: Callable[[], Iterable[Any]], time: int | None = None
-    ) -> Iterator[Iterator[pa.RecordBatch]]:
-        """Call the function and gather its output; yield batches as often as enough is gathered."""
+    def fill(self, made: Iterator[Any]) -> bool:
+        """Gather output; return whether there is enough for a batch, and maybe more to gather."""
         items = self._items
-        made: Iterator[Any] | None = None
-        while True:
+        items.extend(islice(made, OUTPUT_BATCH_ROWS - len(items)))
+        return len(items) >= OUTPUT_BATCH_ROWS
+
+    def rest(self, made: Iterator[Any], step: str, time: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield batches of what was gathered and of the rest of an output."""
+        full = True
+        while full:
+            yield from self.take()
             try:
-                if made is None:
-                    made = iter(call())
-                for item in made:
-                    items.append(item)
-                    if len(items) >= OUTPUT_BATCH_ROWS:
-                        break
-                else:
-                    return
+                full = self.fill(made)
             except (Exception, SystemExit) as error:
                 raise self._operator._failure(step, error, time) from error
-            yield self.take()
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """Yield what is gathered in batches."""

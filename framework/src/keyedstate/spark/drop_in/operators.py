@@ -17,8 +17,10 @@ from keyedstate.runtime.timers import TimeDomain
 from keyedstate.spark.checkpoint_location import record_checkpoint_locations
 from keyedstate.spark.dataframe.keys import with_key_columns
 from keyedstate.spark.dataframe.time_columns import DELAY_MS, event_time_of
+from keyedstate.spark.drop_in.frames import PandasProcessor
 from keyedstate.spark.drop_in.handle import declared_schemas
-from keyedstate.spark.drop_in.processor import PandasProcessor, ProcessorFunction, RowProcessor
+from keyedstate.spark.drop_in.processor import ProcessorFunction
+from keyedstate.spark.drop_in.rows import RowProcessor
 from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
 from keyedstate.spark.plan.watermark_file import new_watermark_file
 from keyedstate.spark.routing import quoted

@@ -18,6 +18,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import types as spark_types
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, Row, StructType
 
+from keyedstate.spark.drop_in.row_class import row_maker
 from keyedstate.types import (
     TypeSerializer,
     accumulators_of,
@@ -29,6 +30,7 @@ from keyedstate.types import (
     row_type,
     tuple_of,
 )
+from keyedstate.types.contract.record_code import generated_function
 
 Convert = Callable[[Any], Any]
 
@@ -53,16 +55,18 @@ class StructValues:
 
     Attributes
     ----------
-    as_given : bool
-        Whether tuples whose parts have the fields' own classes are stored as they are given.
+    encode : callable
+        Takes a tuple as a processor gives it and the beginning of an error's message, and returns the tuple
+        as it is stored.  Raises PySparkRuntimeError where it has not as many parts as the schema has fields.
+    decode : callable, optional
+        Returns a stored tuple as a processor gets it; None where that is the same.
     """
 
     def __init__(self, schema: StructType) -> None:
         self._schema = schema
-        self._encoders = [_encoder(field.dataType) for field in schema.fields]
-        self._decoders = [_decoder(field.dataType) for field in schema.fields]
-        self.as_given = all(isinstance(field.dataType, _AS_GIVEN) for field in schema.fields)
-        self._decodes = any(decoder is not None for decoder in self._decoders)
+        self.encode = _struct_encoder(schema)
+        self.decode = _struct_decoder(schema)
+        self._row = row_maker(tuple(schema.names))
 
     @property
     def value_type(self) -> TypeSerializer[Any]:
@@ -76,38 +80,59 @@ class StructValues:
         """The type of stored tuples that are keys of a map."""
         return tuple_of(*(nullable(_serializer(field.dataType)) for field in self._schema.fields))
 
-    def encode(self, value: Any, failure: str) -> tuple[Any, ...]:
-        """Return a tuple as it is stored; `failure` begins the message of an error.
-
-        Raises
-        ------
-        PySparkRuntimeError
-            Where the tuple has not as many parts as the schema has fields.
-        """
-        parts = tuple(value)
-        if len(parts) != len(self._encoders):
-            raise PySparkRuntimeError(
-                f"{failure}: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of values "
-                f"required by the schema. {len(self._encoders)} fields are required while {len(parts)} "
-                "values are provided. SQLSTATE: 2201E"
-            )
-        return tuple(
-            None if part is None else encode(part)
-            for encode, part in zip(self._encoders, map(_plain, parts), strict=True)
-        )
-
-    def decode(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return a stored tuple as a processor gets it."""
-        if not self._decodes:
-            return value
-        return tuple(
-            part if part is None or decode is None else decode(part)
-            for decode, part in zip(self._decoders, value, strict=True)
-        )
-
     def row(self, value: tuple[Any, ...]) -> Row:
         """Return a stored tuple as a row, which only one of Spark's methods returns."""
-        return make_row(self._schema.names, self.decode(value))
+        return self._row(value if self.decode is None else self.decode(value))
+
+
+def _struct_encoder(schema: StructType) -> Callable[[Any, str], tuple[Any, ...]]:
+    """Return `StructValues.encode`, generated for the fields: a part of its field's class costs no call."""
+    given: dict[str, Any] = {"wrong_length": partial(_wrong_length, len(schema.fields))}
+    names, parts = [], []
+    for place, field in enumerate(schema.fields):
+        name, convert = f"part{place}", f"convert{place}"
+        given[convert] = partial(_converted, _encoder(field.dataType))
+        part = f"{convert}({name})"
+        if isinstance(field.dataType, _AS_GIVEN):
+            part = f"{name} if {infer(field.dataType).condition(name, name, given)} else {part}"
+        names.append(name)
+        parts.append(f"None if {name} is None else {part}, ")
+    lines = [
+        "try:",
+        f"    {''.join(f'{name}, ' for name in names)}= value",
+        "except ValueError:",
+        "    raise wrong_length(value, failure) from None",
+        f"return ({''.join(parts)})",
+    ]
+    return generated_function("encode", ["value", "failure"], lines, given)
+
+
+def _struct_decoder(schema: StructType) -> Callable[[tuple[Any, ...]], tuple[Any, ...]] | None:
+    """Return `StructValues.decode`, generated for the fields."""
+    decoders = [_decoder(field.dataType) for field in schema.fields]
+    if not any(decoders):
+        return None
+    names = [f"part{place}" for place in range(len(decoders))]
+    given = {f"decode_{name}": decoder for name, decoder in zip(names, decoders, strict=True)}
+    parts = [
+        name if decoder is None else f"None if {name} is None else decode_{name}({name})"
+        for name, decoder in zip(names, decoders, strict=True)
+    ]
+    lines = [f"{', '.join(names)}, = value", f"return ({', '.join(parts)},)"]
+    return generated_function("decode", ["value"], lines, given)
+
+
+def _wrong_length(needed: int, value: Any, failure: str) -> PySparkRuntimeError:
+    return PySparkRuntimeError(
+        f"{failure}: [STRUCT_ARRAY_LENGTH_MISMATCH] Input row doesn't have expected number of values "
+        f"required by the schema. {needed} fields are required while {len(tuple(value))} values are "
+        "provided. SQLSTATE: 2201E"
+    )
+
+
+def _converted(convert: Convert, value: Any) -> Any:
+    value = _plain(value)
+    return None if value is None else convert(value)
 
 
 def _plain(value: Any) -> Any:
@@ -160,27 +185,17 @@ def _decoder(declared: DataType) -> Convert | None:
             of_key(key): None if value is None else of_value(value) for key, value in entries.items()
         }
     if isinstance(declared, StructType):
-        names = list(declared.names)
+        make = row_maker(tuple(declared.names))
         decoders = [_decoder(field.dataType) or _same for field in declared.fields]
 
         def struct_of(values: tuple[Any, ...]) -> Row:
-            return make_row(
-                names,
-                [
-                    None if value is None else decode(value)
-                    for decode, value in zip(decoders, values, strict=True)
-                ],
+            return make(
+                None if value is None else decode(value)
+                for decode, value in zip(decoders, values, strict=True)
             )
 
         return struct_of
     return None
-
-
-def make_row(names: list[str], values: Any) -> Row:
-    """Return a row with these names."""
-    row: Row = tuple.__new__(Row, values)
-    row.__fields__ = names
-    return row
 
 
 def _same(value: Any) -> Any:

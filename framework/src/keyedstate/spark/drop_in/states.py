@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 
-from keyedstate.errors import StateValueError
 from keyedstate.spark.drop_in.state_values import StructValues
 from keyedstate.state.kinds.list import ListStateAccessor
 from keyedstate.state.kinds.map import MapStateAccessor
@@ -22,24 +21,17 @@ class KeyedValueState(ValueState):
 
     def __init__(self, accessor: ValueStateAccessor[Any], values: StructValues) -> None:
         self._accessor = accessor
-        self._values = values
+        self._encode, self._decode = values.encode, values.decode
 
     def exists(self) -> bool:
         return self._accessor.value() is not None
 
     def get(self) -> tuple[Any, ...] | None:
         value = self._accessor.value()
-        return None if value is None else self._values.decode(value)
+        return value if value is None or self._decode is None else self._decode(value)
 
     def update(self, newValue: Any) -> None:
-        if newValue.__class__ is tuple and self._values.as_given:
-            try:
-                self._accessor.update(newValue)
-            except StateValueError:
-                pass  # One of its parts has another type, which is converted.
-            else:
-                return
-        self._accessor.update(self._values.encode(newValue, _VALUE))
+        self._accessor.update(self._encode(newValue, _VALUE))
 
     def clear(self) -> None:
         self._accessor.clear()
@@ -50,19 +42,19 @@ class KeyedListState(ListState):
 
     def __init__(self, accessor: ListStateAccessor[Any], values: StructValues) -> None:
         self._accessor = accessor
-        self._values = values
+        self._encode, self._decode = values.encode, values.decode
 
     def exists(self) -> bool:
         return bool(self._accessor.get())
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        return map(self._values.decode, self._accessor.get())
+        return _decoded(self._decode, self._accessor.get())
 
     def put(self, newState: Any) -> None:
         self._accessor.update(self._encoded(newState))
 
     def appendValue(self, newState: Any) -> None:
-        self._accessor.add(self._values.encode(newState, _VALUE))
+        self._accessor.add(self._encode(newState, _VALUE))
 
     def appendList(self, newState: Any) -> None:
         self._accessor.add_all(self._encoded(newState))
@@ -71,7 +63,7 @@ class KeyedListState(ListState):
         self._accessor.clear()
 
     def _encoded(self, given: Any) -> list[tuple[Any, ...]]:
-        elements = [self._values.encode(element, _VALUE) for element in given]
+        elements = [self._encode(element, _VALUE) for element in given]
         if not elements:
             raise PySparkRuntimeError(
                 f"{_VALUE}: [ILLEGAL_STATE_STORE_VALUE.EMPTY_LIST_VALUE] Illegal value provided to the State "
@@ -110,13 +102,21 @@ class KeyedMapState(MapState):
         return zip(self.keys(), self.values(), strict=True)
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
-        return iter(list(map(self._map_keys.decode, self._accessor.keys())))
+        return _decoded(self._map_keys.decode, list(self._accessor.keys()))
 
     def values(self) -> Iterator[tuple[Any, ...]]:
-        return iter([self._values.decode(value) for value in self._accessor.values() if value is not None])
+        return _decoded(
+            self._values.decode, [value for value in self._accessor.values() if value is not None]
+        )
 
     def removeKey(self, key: Any) -> None:
         self._accessor.remove(self._map_keys.encode(key, _MAP))
 
     def clear(self) -> None:
         self._accessor.clear()
+
+
+def _decoded(
+    decode: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None, values: list[tuple[Any, ...]]
+) -> Iterator[tuple[Any, ...]]:
+    return iter(values) if decode is None else map(decode, values)

@@ -17,7 +17,7 @@ def record_maker(cls: type[Any], names: Sequence[str]) -> Callable[[Sequence[Any
     """Return a function from fields' values to an instance, without ``__init__`` and ``__post_init__``."""
     values = [f"v{index}" for index in range(len(names))]
     lines = [f"{', '.join(values)}, = values"] if values else []
-    return _function("make", ["values"], [*lines, *_construction(cls, names, values)], {"cls": cls})
+    return generated_function("make", ["values"], [*lines, *_construction(cls, names, values)], {"cls": cls})
 
 
 def record_copier(
@@ -29,7 +29,7 @@ def record_copier(
         for index, (name, copy) in enumerate(zip(names, copies, strict=True))
     ]
     given = {f"c{index}": copy for index, copy in enumerate(copies)}
-    return _function("copy", ["value"], _construction(cls, names, values), {**given, "cls": cls})
+    return generated_function("copy", ["value"], _construction(cls, names, values), {**given, "cls": cls})
 
 
 def record_checker(
@@ -47,7 +47,7 @@ def record_checker(
         read = "fields[{!r}]"
     given: dict[str, Any] = {"cls": cls}
     condition = all_of(conditions, [(read.format(name), field) for name, field in fields], given)
-    return _function("is_value", ["value"], [f"return {condition}"], given)
+    return generated_function("is_value", ["value"], [f"return {condition}"], given)
 
 
 def value_checker(serializer: TypeSerializer[Any]) -> Callable[[Any], bool]:
@@ -56,7 +56,7 @@ def value_checker(serializer: TypeSerializer[Any]) -> Callable[[Any], bool]:
     condition = serializer.condition("value", "value", given)
     if condition == "is_value0(value)":
         return serializer.is_value
-    return _function("is_value", ["value"], [f"return {condition}"], given)
+    return generated_function("is_value", ["value"], [f"return {condition}"], given)
 
 
 def all_of(
@@ -85,9 +85,10 @@ def _construction(cls: type[Any], names: Sequence[str], values: Sequence[str]) -
     return ["made = new(cls)", *lines, "return made"]
 
 
-def _function(
+def generated_function(
     name: str, parameters: list[str], lines: list[str], given: dict[str, Any]
 ) -> Callable[..., Any]:
+    """Return a function with these parameters and lines, in which `given` has the objects of names."""
     source = f"def {name}({', '.join(parameters)}):\n" + "".join(f"    {line}\n" for line in lines)
     scope: dict[str, Any] = {**given, "new": object.__new__, "put": object.__setattr__}
     exec(source, scope)
