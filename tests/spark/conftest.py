@@ -27,6 +27,8 @@ def _load(name: str) -> None:
 
 
 _load("hosted")
+if importlib.util.find_spec("pyspark.sql.streaming.stateful_processor") is not None:
+    _load("parity")
 
 
 @pytest.fixture(scope="session")
@@ -63,10 +65,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def functions_of_tests_travel_by_value(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let Spark's workers, which cannot import a test module, have its process functions."""
     import cloudpickle
+    from pyspark import cloudpickle as cloudpickle_of_spark
 
-    cloudpickle.register_pickle_by_value(request.module)
+    for each in (cloudpickle, cloudpickle_of_spark):
+        each.register_pickle_by_value(request.module)
     yield
-    cloudpickle.unregister_pickle_by_value(request.module)
+    for each in (cloudpickle, cloudpickle_of_spark):
+        each.unregister_pickle_by_value(request.module)
 
 
 @pytest.fixture(autouse=True)
@@ -190,3 +195,11 @@ def new_stream(spark: SparkSession) -> Callable[..., Stream]:
 def stream(new_stream: Callable[..., Stream], tmp_path: Path) -> Stream:
     """A stream of rows with a string key ``k`` and a number ``v``."""
     return new_stream(tmp_path)
+
+
+@pytest.fixture
+def both(spark: SparkSession, new_stream: Callable[..., Stream], tmp_path: Path) -> Any:
+    """What runs a processor of transformWithState on Spark and on keyedstate."""
+    from parity import Both
+
+    return Both(spark, new_stream, tmp_path)

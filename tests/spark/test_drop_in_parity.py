@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -17,92 +16,13 @@ pytest.importorskip(
     "pyspark.sql.streaming.stateful_processor", reason="transformWithState came with Spark 4.0"
 )
 
-from pyspark.sql import GroupedData, Row, SparkSession
+from parity import NEEDS_SPARKS_OWN, OUT, ROCKSDB, SCHEMA, Both, at, rows
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from keyedstate.spark import drop_in
 
-pytestmark = [
-    pytest.mark.skipif(
-        not hasattr(GroupedData, "transformWithState"), reason="transformWithState came with Spark 4.1"
-    ),
-    pytest.mark.skipif(
-        importlib.util.find_spec("google.protobuf") is None, reason="Spark's own needs the package protobuf"
-    ),
-]
-
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-SCHEMA = "k string, ts timestamp, n long"
-OUT = "k string, text string"
-Batch = list[tuple[Any, ...]]
-
-
-def at(seconds: float) -> str:
-    return dt.datetime.fromtimestamp(seconds, dt.timezone.utc).isoformat()
-
-
-def rows(*given: tuple[Any, float, int]) -> list[dict[str, Any]]:
-    return [{"k": key, "ts": at(seconds), "n": n} for key, seconds, n in given]
-
-
-class Both:
-    """Runs one processor under Spark's own implementation and under ours, over the same micro-batches."""
-
-    def __init__(self, spark: SparkSession, new_stream: Callable[..., Any], folder: Path) -> None:
-        self._spark = spark
-        self._new_stream = new_stream
-        self._folder = folder
-
-    def run(
-        self,
-        processor: StatefulProcessor,
-        *runs: list[list[dict[str, Any]]],
-        time_mode: str = "none",
-        pandas: bool = False,
-        keys: tuple[str, ...] = ("k",),
-        out: str = OUT,
-        conf: dict[str, str] | None = None,
-        watermark: bool = True,
-    ) -> dict[int, Batch]:
-        """Return the rows of each epoch, which are the same under both, after a query has run several times.
-
-        In event time the watermark is 10 seconds behind, unless there is none.
-        """
-        found = []
-        settings = {"spark.sql.streaming.stateStore.providerClass": _ROCKSDB, **(conf or {})}
-        for name, value in settings.items():
-            self._spark.conf.set(name, value)
-        try:
-            for switch, name in ((drop_in.disable, "spark"), (drop_in.enable, "keyedstate")):
-                folder = self._folder / name
-                folder.mkdir()
-                stream = self._new_stream(folder, SCHEMA)
-                for batches in runs:
-                    for batch in batches:
-                        stream.add(batch)
-                    frame = stream.frame()
-                    if time_mode == "eventTime" and watermark:
-                        frame = frame.withWatermark("ts", "10 seconds")
-                    grouped = frame.groupBy(*keys)
-                    with switch():
-                        method = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
-                        made = method(processor, out, "update", time_mode)
-                    # With processing time and the trigger availableNow, Spark's micro-batches have no end.
-                    stream.run(made, once=time_mode == "processingTime")
-                found.append({epoch: sorted(some, key=repr) for epoch, some in stream.rows.items()})
-        finally:
-            for name in settings:
-                self._spark.conf.unset(name)
-        of_spark, ours = found
-        for epoch in sorted({*of_spark, *ours}):
-            assert ours.get(epoch, "no epoch") == of_spark.get(epoch, "no epoch"), epoch
-        assert any(of_spark.values())
-        return ours
-
-
-@pytest.fixture
-def both(spark: SparkSession, new_stream: Callable[..., Any], tmp_path: Path) -> Both:
-    return Both(spark, new_stream, tmp_path)
+pytestmark = NEEDS_SPARKS_OWN
 
 
 class Counts(StatefulProcessor):
@@ -356,7 +276,7 @@ class Failing(Counts):
 
 @pytest.mark.parametrize("switch", [drop_in.disable, drop_in.enable])
 def test_an_error_of_the_processor_is_in_the_error_of_the_query(stream: Any, switch: Any) -> None:
-    stream.spark.conf.set("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
+    stream.spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
     stream.add([{"k": "a", "v": 1}])
     try:
         with switch():
@@ -399,3 +319,84 @@ def test_a_batch_frame_has_the_same_output(spark: SparkSession, time_mode: str) 
 
 def test_timers_of_event_time_wait_for_ever_without_a_watermark(both: Both) -> None:
     both.run(Registering(), [rows(("a", 1, 1)), rows(("a", 2, 2))], time_mode="eventTime", watermark=False)
+
+
+class Early(Counts):
+    def init(self, handle: Any) -> None: ...
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        yield Row(k=key[0], at=next(rows).ts - dt.timedelta(seconds=5))
+
+
+@pytest.mark.parametrize("switch", [drop_in.disable, drop_in.enable])
+def test_output_rows_that_are_not_after_the_watermark_are_refused(
+    spark: SparkSession, new_stream: Any, tmp_path: Path, switch: Any
+) -> None:
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+    stream = new_stream(tmp_path, SCHEMA)
+    stream.add(rows(("a", 5, 1)))
+    try:
+        with switch():
+            made = (
+                stream.frame()
+                .withWatermark("ts", "1 second")
+                .groupBy("k")
+                .transformWithState(
+                    Early(), "k string, at timestamp", "append", "eventTime", eventTimeColumnName="at"
+                )
+            )
+        # The watermark begins with 0.
+        assert "EMITTING_ROWS_OLDER_THAN_WATERMARK_NOT_ALLOWED" in stream.failure(made)
+    finally:
+        spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
+
+
+class WithSchema(StatefulProcessor):
+    """Has a value of a schema, and shows what it was before it becomes that of a row."""
+
+    def __init__(self, schema: str, *values: Any) -> None:
+        self._schema = schema
+        self._values = values
+
+    def init(self, handle: Any) -> None:
+        self.value = handle.getValueState("value", self._schema)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        before = self.value.get()
+        self.value.update(self._values)
+        yield Row(k=key[0], text=f"{before} {self.value.get()}")
+
+
+def test_a_schema_evolves_and_is_refused_alike(spark: SparkSession, new_stream: Any, tmp_path: Path) -> None:
+    settings = {
+        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        "spark.sql.streaming.stateStore.encodingFormat": "avro",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    evolved = [
+        WithSchema("n int, gone string", 7, "gone"),
+        # Widened, in another order, one field fewer and one more.
+        WithSchema("name string, n long", "x", 2**40),
+    ]
+    found = []
+    try:
+        for switch, name in ((drop_in.disable, "spark"), (drop_in.enable, "keyedstate")):
+            folder = tmp_path / name
+            folder.mkdir()
+            stream = new_stream(folder, SCHEMA)
+            for processor in evolved:
+                stream.add(rows(("a", 1, 1)))
+                with switch():
+                    made = stream.frame().groupBy("k").transformWithState(processor, OUT, "update", "none")
+                stream.run(made)
+            stream.add(rows(("a", 1, 1)))
+            with switch():
+                narrowed = WithSchema("name string, n int", "x", 1)
+                made = stream.frame().groupBy("k").transformWithState(narrowed, OUT, "update", "none")
+            assert "STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION" in stream.failure(made)
+            found.append(stream.all_rows())
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+    assert found[1] == found[0] and len(found[0]) == 2

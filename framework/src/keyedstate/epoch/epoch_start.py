@@ -14,6 +14,7 @@ from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
+from keyedstate.epoch.batch_time import batch_time
 from keyedstate.epoch.configuration import backend_in_task, configuration_in_task, storage_in_task
 from keyedstate.epoch.local_folders import local_folder
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
@@ -40,6 +41,8 @@ class EpochStart:
     #: Whether the input of the run is over.
     drained: bool
     clock: EpochClock
+    #: The time of the micro-batch, where it counts and is known.
+    batch_ms: int | None = None
 
     @property
     def continues_run(self) -> bool:
@@ -78,7 +81,17 @@ class EpochStart:
             now_ms=clock.machine_ms + clock.correction_ms,
         )
         drained = owner.drained_run == identity.run_id
-        return cls(identity, folder, restore_point, stored, kind, began, drained, clock)
+        batch_ms = None
+        if location.offsets is not None:
+            batch_ms = batch_time(location.offsets, plan.settings, identity.epoch)
+        return cls(identity, folder, restore_point, stored, kind, began, drained, clock, batch_ms)
+
+    def processing_time(self) -> int:
+        """Return the processing time of the epoch, at least that of the epoch before."""
+        before = None if self.stored is None else self.stored.metadata.processing_time
+        if self.batch_ms is None:
+            return self.clock.processing_time(before)
+        return max(self.batch_ms, before or 0)
 
 
 def _refuse_second_operator(folder: OperatorFolder, identity: TaskIdentity) -> None:

@@ -157,8 +157,9 @@ class Partition:
         if self._watermark is not None and self._plan.event_times:
             self._keyed.advance_watermark(self._watermark)
         self._clock.correction_ms = start.clock.correction_ms
-        stored = None if start.stored is None else start.stored.metadata.processing_time
-        self._processing_time = start.clock.processing_time(stored)
+        self._processing_time = start.processing_time()
+        if start.batch_ms is not None:
+            self._clock.fixed_ms = self._processing_time
         self._operator.set_processing_time(self._processing_time)
         self._operator.set_watermark_before(None if start.stored is None else start.stored.metadata.watermark)
 

@@ -38,6 +38,8 @@ class StateLocation:
     compression: str
     #: Whether Spark evaluates the operator in each epoch: it is not built inside ``foreachBatch``.
     each_epoch: bool
+    #: URI of Spark's log of offsets, where processing time is that of the micro-batch.
+    offsets: str | None = None
 
 
 @dataclass(frozen=True)

@@ -207,6 +207,13 @@ class KeyColumnsChangedError(KeyedStateError):
     )
 
 
+class InitialStateError(KeyedStateError):
+    """An initial state that a processor cannot begin with."""
+
+    reason: str
+    message = "the initial state of transformWithState cannot be used: {reason}."
+
+
 # -- hosts -----------------------------------------------------------------------------------------
 
 

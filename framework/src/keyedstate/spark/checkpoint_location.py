@@ -57,6 +57,13 @@ def state_directory_in_task(config: Configuration) -> str:
     return f"{without_hadoop_scheme(location).rstrip('/')}/{_FOLDER}"
 
 
+def offsets_in_task() -> str | None:
+    """Return the URI of the log of offsets of the query that runs this task; None where that is unknown."""
+    context = TaskContext.get()
+    location = None if context is None else context.getLocalProperty(_LOCATION)
+    return None if location is None else f"{without_hadoop_scheme(location).rstrip('/')}/offsets"
+
+
 class _Recorder(StreamingQueryListener):
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = spark.sparkContext._jvm

@@ -31,15 +31,18 @@ def system_clock() -> int:
 
 
 class CorrectedClock:
-    """The machine's clock plus a correction, which may be set."""
+    """The machine's clock plus a correction, or a fixed time; both may be set."""
 
-    __slots__ = ("correction_ms",)
+    __slots__ = ("correction_ms", "fixed_ms")
 
     def __init__(self, correction_ms: int = 0) -> None:
         self.correction_ms = correction_ms
+        self.fixed_ms: int | None = None
 
     def __call__(self) -> int:
         """Return the time."""
+        if self.fixed_ms is not None:
+            return self.fixed_ms
         return system_clock() + self.correction_ms
 
 

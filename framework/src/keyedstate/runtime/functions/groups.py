@@ -23,10 +23,13 @@ class GroupedFunction(KeyedFunction):
         watermark of the epoch before.
     timers : GroupTimers
         Those of the current key, from `open` on; missing without timers.
+    late_until : int or None
+        The watermark of the epoch before, where the rows have event times; None for a bounded input.
     """
 
     time_domain: TimeDomain | None = None
     timers: GroupTimers
+    late_until: int | None = None
 
     @abstractmethod
     def groups(self, rows: pa.RecordBatch, counts: Sequence[int]) -> Iterator[Any]:

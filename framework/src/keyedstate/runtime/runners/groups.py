@@ -54,9 +54,12 @@ class GroupOperator(KeyedOperator):
     def _begin(self) -> Iterator[pa.RecordBatch]:
         if self._context.epoch is None:
             self._timers.clock.set_processing_time(self._backend.clock())
-        # Timers wait for the rows of the epoch. The watermark begins with 0, as Spark's does.
+        # Timers wait for the rows of the epoch.
         if self._function.time_domain is TimeDomain.EVENT_TIME:
             self._backend.advance_watermark(0)
+        # The watermark begins with 0, as Spark's does.
+        known = self._time_column is not None and self._context.epoch is not None
+        self._function.late_until = max(self.watermark_before, 0) if known else None
         yield from ()
 
     def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -68,10 +71,11 @@ class GroupOperator(KeyedOperator):
         """Count the rows of a batch, and return those that are not late."""
         self._note_event_times(batch)
         self.rows_in += batch.num_rows
-        if self._time_column is None or self._function.time_domain is not TimeDomain.EVENT_TIME:
+        late_until = self._function.late_until
+        if late_until is None or self._function.time_domain is not TimeDomain.EVENT_TIME:
             return batch
         times, missing = event_time_array(batch.column(self._time_column))
-        late = times <= max(self.watermark_before, 0)
+        late = times <= late_until
         if missing is not None:
             late &= ~missing
         if not late.any():

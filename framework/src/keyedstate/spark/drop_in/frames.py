@@ -7,13 +7,13 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
 
 from keyedstate.errors import OutputBatchError
-from keyedstate.spark.drop_in.processor import ProcessorFunction, split
+from keyedstate.runtime.grouping import Integers
+from keyedstate.spark.drop_in.processor import ProcessorFunction
 
 
 class PandasProcessor(ProcessorFunction):
@@ -36,26 +36,23 @@ class PandasProcessor(ProcessorFunction):
         self._by_name = by_name
         self._safe = safe
 
-    def groups(
-        self, rows: pa.RecordBatch, counts: Sequence[int]
-    ) -> Iterator[tuple[tuple[Any, ...], Iterator[pd.DataFrame]]]:
-        """Yield the key and the frames of each key."""
+    def keys(self, rows: pa.RecordBatch, starts: Integers) -> Iterator[tuple[Any, ...]]:
+        columns = [_series(rows.column(name).take(pa.array(starts))).tolist() for name in self._key_columns]
+        return zip(*columns, strict=True)
+
+    def items(self, rows: pa.RecordBatch, counts: Integers) -> tuple[Iterator[pd.DataFrame], Integers]:
         frame = pd.DataFrame(
             {number: _series(column) for number, column in enumerate(rows.columns)}, copy=False
         )
         frame.columns = rows.schema.names
-        sizes = np.array(counts)
-        starts = np.cumsum(sizes) - sizes
-        places = [rows.schema.get_field_index(name) for name in self._key_columns]
-        keys = zip(*(frame.iloc[:, place].take(starts).tolist() for place in places), strict=True)
-        most = min(self._max_records, max(1, _ceil(self._max_bytes, rows.nbytes / rows.num_rows)))
-        pieces = -(-sizes // most)
+        most = min(self._max_records, max(1, _ceil(self._max_bytes, rows.nbytes / max(1, rows.num_rows))))
+        pieces = -(-counts // most)
         # The number of the frame of each row: that of the key's first one, plus its own within the key.
-        within = (np.arange(len(frame)) - np.repeat(starts, sizes)) // most
-        numbers = np.repeat(np.cumsum(pieces) - pieces, sizes) + within
-        return split(keys, _frames(frame, numbers), pieces.tolist())
+        starts = np.cumsum(counts) - counts
+        within = (np.arange(len(frame)) - np.repeat(starts, counts)) // most
+        return _frames(frame, np.repeat(np.cumsum(pieces) - pieces, counts) + within), pieces
 
-    def batches_of(self, output: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+    def columns_of(self, output: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """Return frames as batches, their columns found by name or by position, as Spark does."""
         for frame in output:
             if not isinstance(frame, pd.DataFrame):
@@ -99,7 +96,7 @@ class PandasProcessor(ProcessorFunction):
         return OutputBatchError(None, reason, self._output.names, None)
 
 
-def _frames(frame: pd.DataFrame, numbers: npt.NDArray[np.int64]) -> Iterator[pd.DataFrame]:
+def _frames(frame: pd.DataFrame, numbers: Integers) -> Iterator[pd.DataFrame]:
     """Yield the consecutive rows of each number as a frame.
 
     So pandas does it in a sixth of the time of ``frame.iloc[start:end].reset_index(drop=True)``.

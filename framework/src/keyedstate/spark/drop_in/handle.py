@@ -18,6 +18,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 from pyspark.sql.types import StructType
 
+from keyedstate.errors import StateKindMismatchError, StateMigrationError
 from keyedstate.runtime.group_timers import GroupTimers
 from keyedstate.runtime.timers import TimeDomain
 from keyedstate.spark.drop_in.state_values import StructValues
@@ -124,7 +125,19 @@ class KeyedHandle(StatefulProcessorHandle):
             self._store.clear_state(stateName)
 
     def _registered(self, descriptor: Any) -> Any:
-        return None if self._store is None else self._store.state(descriptor)
+        if self._store is None:
+            return None
+        try:
+            return self._store.state(descriptor)
+        except StateKindMismatchError as error:
+            condition = "STATE_STORE_COLUMN_FAMILY_SCHEMA_INCOMPATIBLE"
+            raise PySparkRuntimeError(f"[{condition}] {error} SQLSTATE: 42802") from error
+        except StateMigrationError as error:
+            of_key = error.part == "map key"
+            condition = (
+                f"STATE_STORE_{'KEY_SCHEMA_NOT_COMPATIBLE' if of_key else 'INVALID_VALUE_SCHEMA_EVOLUTION'}"
+            )
+            raise PySparkRuntimeError(f"[{condition}] {error} SQLSTATE: XXKST") from error
 
     def _schema(self, schema: StructType | str, failure: str) -> StructType:
         if isinstance(schema, StructType):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 import cloudpickle
-from pyspark.errors import IllegalArgumentException, PySparkNotImplementedError, PySparkRuntimeError
+from pyspark.errors import IllegalArgumentException, PySparkRuntimeError
 from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -19,6 +19,7 @@ from keyedstate.spark.dataframe.keys import with_key_columns
 from keyedstate.spark.dataframe.time_columns import DELAY_MS, event_time_of
 from keyedstate.spark.drop_in.frames import PandasProcessor
 from keyedstate.spark.drop_in.handle import declared_schemas
+from keyedstate.spark.drop_in.initial_state import with_initial_state
 from keyedstate.spark.drop_in.processor import ProcessorFunction
 from keyedstate.spark.drop_in.rows import RowProcessor
 from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
@@ -81,8 +82,8 @@ def transform_with_state(
         For an unknown output or time mode.
     PySparkRuntimeError
         For states that Spark refuses, too; raised here, because ``init`` runs on the driver now.
-    PySparkNotImplementedError
-        For an initial state.
+    InitialStateError
+        For an initial state that is streaming or grouped by other types.
     KeyColumnError
         For a key that is no column.
     EventTimeError
@@ -153,17 +154,23 @@ class _Operator:
         initial_state: GroupedData | None,
         event_time_column: str,
     ) -> DataFrame:
-        if initial_state is not None:
-            raise PySparkNotImplementedError(
-                "keyedstate does not take an initial state yet; call Spark's own method, or write the state "
-                "into a savepoint with keyedstate.savepoints.SavepointWriter."
-            )
         rows, key_columns = with_key_columns(self._frame, self._keys)
+        first_rows = None
+        if initial_state is not None:
+            state_rows, state_keys = with_key_columns(initial_state._df, _key_columns(initial_state))
+            rows, first_rows = with_initial_state(rows, key_columns, state_rows, state_keys)
         # Spark runs init() in another process: the processor itself stays as it is.
         on_driver = cloudpickle.loads(cloudpickle.dumps(self._processor))
         schemas = declared_schemas(on_driver.init, self._time_domain, _parse)
         on_driver.close()
-        function = make(self._processor, self._time_domain, key_columns, self._checked.schema, schemas)
+        function = make(
+            self._processor,
+            self._time_domain,
+            key_columns,
+            self._checked.schema,
+            schemas,
+            event_time_column or None,
+        )
         found = event_time_of(rows, None)
         event_times = () if found is None else (SparkEventTime(found.column, delay=found.delay),)
         in_event_time = self._time_domain is TimeDomain.EVENT_TIME and bool(event_times)
@@ -175,7 +182,9 @@ class _Operator:
             interval_ms=_BEAT_MS if self._time_domain is TimeDomain.PROCESSING_TIME else None,
             event_times=event_times,
             location_of_query=True,
+            time_of_query=self._time_domain is TimeDomain.PROCESSING_TIME,
             watermark_file=new_watermark_file() if in_event_time else None,
+            first_rows=first_rows,
         )
         if rows.isStreaming:
             record_checkpoint_locations(self.spark)

@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-from typing import Any
+from itertools import chain, islice, repeat
+from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
 from pyspark.sql.types import StructType
 
+from keyedstate.runtime.event_time import event_time_array
 from keyedstate.runtime.functions.groups import GroupedFunction
 from keyedstate.runtime.functions.keyed import Context
+from keyedstate.runtime.grouping import Integers
 from keyedstate.runtime.timers import TimeDomain
 from keyedstate.spark.drop_in.handle import INITIALIZED, KeyedHandle
 from keyedstate.spark.drop_in.row_class import row_maker
+
+#: A column with the row of the initial state; null in rows of the input.
+INITIAL_COLUMN = "__keyedstate_initial_state"
+
+#: A key, its items, and those of its initial state; None for no key of an initial state.
+Group: TypeAlias = tuple[tuple[Any, ...], Iterator[Any], "Iterator[Any] | None"]
 
 #: What Spark's timer values have where there is no time.
 _NO_TIME = TimerValues(-1, -1)
@@ -30,6 +42,8 @@ class ProcessorFunction(GroupedFunction):
     output : pyarrow.Schema
     schemas : mapping of str to StructType
         The schemas of states that `init` gives as text.
+    event_time_column : str, optional
+        The column of the output with its event time.
     """
 
     def __init__(
@@ -39,7 +53,9 @@ class ProcessorFunction(GroupedFunction):
         key_columns: Sequence[str],
         output: pa.Schema,
         schemas: Mapping[str, StructType],
+        event_time_column: str | None = None,
     ) -> None:
+        self.event_time_column = event_time_column
         self._processor = processor
         self.time_domain = time_domain
         self._key_columns = list(key_columns)
@@ -58,9 +74,58 @@ class ProcessorFunction(GroupedFunction):
         """Call the processor's ``close``."""
         self._processor.close()
 
-    def process_group(self, rows: tuple[tuple[Any, ...], Iterator[Any]], ctx: Context) -> Iterable[Any]:
-        """Call ``handleInputRows`` with the key and its rows."""
-        return self._processor.handleInputRows(*rows, self._timer_values(ctx))
+    def batches_of(self, output: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        """Return what the processor has put out as batches of the declared columns.
+
+        Raises PySparkRuntimeError for rows that a later operator would drop as late.
+        """
+        for batch in self.columns_of(output):
+            if self.event_time_column is not None and self.late_until is not None:
+                _refuse_late(batch.column(self.event_time_column), self.late_until)
+            yield batch
+
+    @abstractmethod
+    def columns_of(self, output: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+        """Return what the processor has put out as batches."""
+
+    @abstractmethod
+    def keys(self, rows: pa.RecordBatch, starts: Integers) -> Iterator[tuple[Any, ...]]:
+        """Yield the keys of the rows that are the first ones of a key."""
+
+    @abstractmethod
+    def items(self, rows: pa.RecordBatch, counts: Integers) -> tuple[Iterator[Any], Integers]:
+        """Return rows as a processor gets them, and how many items each key has of how many rows."""
+
+    def groups(self, rows: pa.RecordBatch, counts: Sequence[int]) -> Iterator[Group]:
+        """Yield the key, the items, and the items of the initial state of each key."""
+        of_rows = np.array(counts)
+        starts = np.cumsum(of_rows) - of_rows
+        keys = self.keys(rows, starts)
+        initial: Iterator[Any] = repeat(None)
+        if INITIAL_COLUMN in rows.schema.names:
+            given = rows.column(INITIAL_COLUMN)
+            rows = rows.drop_columns([INITIAL_COLUMN])
+            if given.null_count < len(given):
+                of_state = given.is_valid()
+                rows = rows.filter(pc.invert(of_state))
+                of_initial = np.add.reduceat(of_state.to_numpy(zero_copy_only=False), starts, dtype=np.int64)
+                of_rows = of_rows - of_initial
+                state_rows = pa.RecordBatch.from_struct_array(given.filter(of_state))
+                initial = split(*self.items(state_rows, of_initial))
+        return zip(keys, split(*self.items(rows, of_rows)), initial, strict=False)
+
+    def process_group(self, rows: Group, ctx: Context) -> Iterable[Any]:
+        """Call ``handleInputRows`` with the key and its rows, after ``handleInitialState``."""
+        key, items, initial = rows
+        times = self._timer_values(ctx)
+        if initial is not None:
+            for item in initial:
+                self._processor.handleInitialState(key, item, times)
+            first = next(items, None)
+            if first is None:
+                return ()
+            items = chain((first,), items)
+        return self._processor.handleInputRows(key, items, times)
 
     def process_timer(self, time: int, ctx: Context) -> Iterable[Any]:
         """Call ``handleExpiredTimer``."""
@@ -87,12 +152,27 @@ class _Store:
         self.clear_state = ctx._backend.clear_state
 
 
-def split(
-    keys: Iterable[tuple[Any, ...]], items: Iterator[Any], counts: Sequence[int]
-) -> Iterator[tuple[tuple[Any, ...], Iterator[Any]]]:
-    """Yield each key with its items, which follow each other for all keys."""
-    for key, count in zip(keys, counts, strict=True):
+def _refuse_late(column: pa.Array, watermark: int) -> None:
+    if pa.types.is_struct(column.type):
+        column = column.field("end")  # of a window
+    times, missing = event_time_array(column)
+    late = times <= watermark
+    if missing is not None:
+        late &= ~missing
+    if late.any():
+        raise PySparkRuntimeError(
+            "[EMITTING_ROWS_OLDER_THAN_WATERMARK_NOT_ALLOWED] Previous node emitted a row with "
+            f"eventTime={times[int(late.argmax())]} which is older than current_watermark_value={watermark} "
+            "This can lead to correctness issues in the stateful operators downstream in the execution "
+            "pipeline. Please correct the operator logic to emit rows after current global watermark value. "
+            "SQLSTATE: 42815"
+        )
+
+
+def split(items: Iterator[Any], counts: Integers) -> Iterator[Iterator[Any]]:
+    """Yield the items of each key, which follow each other for all keys."""
+    for count in counts.tolist():
         group = islice(items, count)
-        yield key, group
+        yield group
         # A processor need not read all of its rows.
         deque(group, maxlen=0)

@@ -7,12 +7,12 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import Row
 
+from keyedstate.runtime.grouping import Integers
 from keyedstate.runtime.key_runs import ROWS_AT_ONCE
-from keyedstate.spark.drop_in.processor import ProcessorFunction, split
+from keyedstate.spark.drop_in.processor import ProcessorFunction
 from keyedstate.spark.drop_in.row_class import row_maker
 
 _fields_of = attrgetter("__fields__")
@@ -21,15 +21,15 @@ _fields_of = attrgetter("__fields__")
 class RowProcessor(ProcessorFunction):
     """For ``transformWithState``: rows in, rows out."""
 
-    def groups(
-        self, rows: pa.RecordBatch, counts: Sequence[int]
-    ) -> Iterator[tuple[tuple[Any, ...], Iterator[Row]]]:
-        """Yield the key and the rows of each key."""
-        starts = pa.array(np.cumsum(counts) - counts)
-        keys = [_values(rows.column(name).take(starts)) for name in self._key_columns]
-        return split(zip(*keys, strict=True), _rows(rows), counts)
+    def keys(self, rows: pa.RecordBatch, starts: Integers) -> Iterator[tuple[Any, ...]]:
+        first = pa.array(starts)
+        columns = [_values(rows.column(name).take(first)) for name in self._key_columns]
+        return zip(*columns, strict=True)
 
-    def batches_of(self, output: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+    def items(self, rows: pa.RecordBatch, counts: Integers) -> tuple[Iterator[Row], Integers]:
+        return _rows(rows), counts
+
+    def columns_of(self, output: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """Return rows as a batch, their fields found by name, as Spark does."""
         values = _by_name(output)
         if values is None or any(pa.types.is_nested(field.type) for field in self._output):

@@ -55,6 +55,7 @@ from keyedstate.spark.routing import route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_types, to_arrow
 from keyedstate.spark.task.acknowledgements import acknowledgements_of
 from keyedstate.spark.task.broadcast import broadcast_side_of, with_broadcast_rows
+from keyedstate.spark.task.first_rows import FirstRows, first_rows_of
 from keyedstate.spark.task.task import Acknowledging, OperatorPlan
 from keyedstate.state.clock import BEFORE_TIME
 
@@ -79,8 +80,12 @@ class KeyedRows:
     event_times: EventTimes = ()
     #: Whether the state of a streaming DataFrame is stored at the checkpoint location of the query.
     location_of_query: bool = False
+    #: Whether processing time is that of the micro-batch, which Spark keeps at that location.
+    time_of_query: bool = False
     #: Where the source of micro-batches after a new watermark finds it.
     watermark_file: str | None = None
+    #: Rows of a batch DataFrame for the first epoch of a query, with the columns of `df`.
+    first_rows: DataFrame | None = None
 
     def required_uid(self) -> str:
         """Return the operator's name; raises `MissingUidError`."""
@@ -157,6 +162,7 @@ class KeyedRows:
                 directory="",
                 compression=config[CHECKPOINT_COMPRESSION],
                 each_epoch=True,
+                offsets="" if self.time_of_query else None,
             )
             acknowledging = self._acknowledging_from_tasks(spark, config)
         partitions = PartitionPlan(
@@ -183,6 +189,7 @@ class KeyedRows:
             host_processes=_host_processes(spark, config, pickled),
             variables=variables,
             access=None if acknowledging is None else _access(spark, config, acknowledging),
+            first_rows=self._first_rows(max_parallelism),
         )
         rows = self.df
         if self.interval_ms is not None and rows.isStreaming:
@@ -195,6 +202,11 @@ class KeyedRows:
         else:
             rows = with_plain_names(rows)
         return plan, route(rows, parallelism, max_parallelism)
+
+    def _first_rows(self, max_parallelism: int) -> FirstRows | None:
+        if self.first_rows is None:
+            return None
+        return first_rows_of(self.first_rows, self.key_columns, max_parallelism)
 
     def _columns_of(self, sort: str) -> pa.Schema:
         """Return the columns of a kind of rows, as `check_row_classes` asks for them."""

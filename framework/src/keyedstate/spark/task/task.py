@@ -27,7 +27,7 @@ from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, operator_index
 from keyedstate.options import HOSTS_EPOCH_TIMEOUT
 from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.runtime.timers import AtEnd
-from keyedstate.spark.checkpoint_location import state_directory_in_task
+from keyedstate.spark.checkpoint_location import offsets_in_task, state_directory_in_task
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.network.client import HostedEpoch, Sides
 from keyedstate.spark.hosts.owners import RemoteAccess, remote_partition, run_on_owner
@@ -36,6 +36,7 @@ from keyedstate.spark.hosts.task_identity import attempt_identity, task_context
 from keyedstate.spark.task.acknowledgements import Update, acknowledge
 from keyedstate.spark.task.broadcast import BroadcastSide, unpacked
 from keyedstate.spark.task.failures import with_report
+from keyedstate.spark.task.first_rows import FirstRows
 from keyedstate.spark.task.spool import BatchSpool
 from keyedstate.spark.task.worker_process import read_at_once, spare_the_collector
 from keyedstate.state.operator.backend import OperatorStateBackend
@@ -76,6 +77,8 @@ class OperatorPlan:
     variables: tuple[Any, ...]
     #: For the hosts of other executors; None if tasks do not use them.
     access: RemoteAccess | None
+    #: What the tasks of the query's first epoch get before the rows of its sources.
+    first_rows: FirstRows | None = None
 
     @property
     def partitions(self) -> PartitionPlan:
@@ -104,7 +107,7 @@ class OperatorPlan:
     def _at_location_of_query(self) -> OperatorPlan:
         """Return the plan with the state where the query keeps it that runs this task."""
         config = configuration_in_task(self.partitions.settings)
-        packed, folder = _located(self.packed, state_directory_in_task(config))
+        packed, folder = _located(self.packed, state_directory_in_task(config), offsets_in_task())
         assert self.acknowledging is not None, "a batch has no location"
         return replace(self, packed=packed, acknowledging=replace(self.acknowledging, folder=folder))
 
@@ -170,7 +173,10 @@ class OperatorPlan:
         with BatchSpool(local_folder()) as spool:
 
             def sides(continues_run: bool) -> tuple[Iterable[pa.RecordBatch], Iterator[pa.RecordBatch]]:
-                rows = self._checked(plan.key_groups(identity.partition), batches)
+                key_groups = plan.key_groups(identity.partition)
+                rows = self._checked(key_groups, batches)
+                if self.first_rows is not None and identity.epoch == 0:
+                    rows = chain(self.first_rows.of(key_groups), rows)
                 return self._sides(rows, spool, continues_run=continues_run)
 
             if self.host_processes is None:
@@ -244,13 +250,17 @@ def _hosts(settings: tuple[tuple[str, Any], ...]) -> Hosts:
 
 
 @lru_cache(maxsize=8)
-def _located(packed: bytes, directory: str) -> tuple[bytes, str]:
-    """Return a plan whose state is in a directory, and the URI of the operator's folder there."""
+def _located(packed: bytes, directory: str, offsets: str | None) -> tuple[bytes, str]:
+    """Return a plan whose state is in a directory, and the URI of the operator's folder there.
+
+    `offsets` is the folder from which it has the time of a micro-batch, if it needs that.
+    """
     plan = _unpacked(packed)
     assert plan.location is not None, "an acknowledged attempt has a location"
     storage = storage_in_task(directory, plan.settings)
     folder = OperatorFolder(storage, plan.location.uid)
-    location = replace(plan.location, directory=storage.uri)
+    offsets = None if plan.location.offsets is None else offsets
+    location = replace(plan.location, directory=storage.uri, offsets=offsets)
     return cloudpickle.dumps(replace(plan, location=location)), folder.storage.uri
 
 
