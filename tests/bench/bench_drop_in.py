@@ -1,6 +1,7 @@
 """One processor for transformWithState: on Spark's own implementation with RocksDB, and on keyedstate.
 
-    python tests/bench/bench_drop_in.py [--rows N] [--keys N] [--rounds N] [--markdown FILE]
+    python tests/bench/bench_drop_in.py [--rows N] [--keys N] [--rounds N] [--forms FORM ...]
+        [--markdown FILE]
 
 It counts and sums the rows of each key, as rows and as pandas frames.  Both queries of a form run at the same
 time and take turns: a round gives each of them the same micro-batch of many rows and then one of 100 rows.
@@ -123,6 +124,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=20_000, help="of a large micro-batch")
     parser.add_argument("--keys", type=int, default=2_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--forms", nargs="+", choices=("rows", "frames"), default=["rows", "frames"])
     parser.add_argument("--markdown", type=Path)
     arguments = parser.parse_args()
     machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
@@ -138,7 +140,7 @@ def main() -> None:
         for name, value in ROCKSDB.items():
             session.conf.set(name, value)
         try:
-            for form in ("rows", "frames"):
+            for form in arguments.forms:
                 times = measured(session, Path(made) / form, form == "frames", arguments)
                 for place, rows in ((0, arguments.rows), (2, FEW)):
                     spark, ours = (statistics.median(times[place + which]) for which in range(2))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import importlib.util
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import GroupedData, SparkSession
+from pyspark.sql import DataFrame, GroupedData, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from keyedstate.spark import drop_in
@@ -62,8 +63,29 @@ class Both:
 
         In event time the watermark is 10 seconds behind, unless there is none.
         """
+
+        def built(frame: DataFrame) -> DataFrame:
+            if time_mode == "eventTime" and watermark:
+                frame = frame.withWatermark("ts", "10 seconds")
+            grouped = frame.groupBy(*keys)
+            method = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
+            return method(processor, out, "update", time_mode, initial)
+
+        # With processing time and the trigger availableNow, Spark's micro-batches have no end.
+        return self.compare(built, *runs, once=time_mode == "processingTime", conf=conf)
+
+    def compare(
+        self,
+        built: Callable[[DataFrame], DataFrame],
+        *runs: list[list[dict[str, Any]]],
+        once: bool = False,
+        conf: dict[str, str] | None = None,
+        by_epoch: bool = True,
+    ) -> dict[int, Batch]:
+        """Return the rows of each epoch of what is built of a stream; `once` makes a run one epoch."""
         found = []
         settings = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB, **(conf or {})}
+        before = {name: self._spark.conf.get(name, None) for name in settings}
         for name, value in settings.items():
             self._spark.conf.set(name, value)
         try:
@@ -74,20 +96,21 @@ class Both:
                 for batches in runs:
                     for batch in batches:
                         stream.add(batch)
-                    frame = stream.frame()
-                    if time_mode == "eventTime" and watermark:
-                        frame = frame.withWatermark("ts", "10 seconds")
-                    grouped = frame.groupBy(*keys)
                     with switch():
-                        method = grouped.transformWithStateInPandas if pandas else grouped.transformWithState
-                        made = method(processor, out, "update", time_mode, initial)
-                    # With processing time and the trigger availableNow, Spark's micro-batches have no end.
-                    stream.run(made, once=time_mode == "processingTime")
+                        made = built(stream.frame())
+                    stream.run(made, once=once)
                 found.append({epoch: sorted(some, key=repr) for epoch, some in stream.rows.items()})
         finally:
-            for name in settings:
-                self._spark.conf.unset(name)
+            for name, value in before.items():
+                if value is None:
+                    self._spark.conf.unset(name)
+                else:
+                    self._spark.conf.set(name, value)
         of_spark, ours = found
+        if not by_epoch:
+            every = [sorted(chain.from_iterable(each.values())) for each in found]
+            assert every[1] == every[0] and every[0]
+            return ours
         for epoch in sorted({*of_spark, *ours}):
             assert ours.get(epoch, "no epoch") == of_spark.get(epoch, "no epoch"), epoch
         assert any(of_spark.values())

@@ -449,6 +449,10 @@ def test_hosts_keep_the_state_between_epochs(stream: Any) -> None:
     assert {part.state_origin for part in metadata.parts} == {StateOrigin.HOST}
 
 
-def test_operators_in_two_branches_of_a_query_are_refused(stream: Any) -> None:
-    stream.add(rows("a", "b"))
-    assert "transform-with-state-0" in stream.failure(counts(stream.frame()).union(counts(stream.frame())))
+def test_operators_in_two_branches_of_a_query_have_states_of_their_own(stream: Any) -> None:
+    for found in ([("a", 1), ("a", 2), ("b", 1), ("b", 2)], [("a", 2), ("a", 4)]):
+        stream.add(rows(*dict(found)))
+        stream.run(counts(stream.frame()).union(counts(stream.frame(), Doubled())))
+        assert sorted(stream.all_rows()[-len(found) :]) == found
+    folders = (stream.spark_checkpoint / "keyedstate").iterdir()
+    assert {"transform-with-state-0", "transform-with-state-1"} <= {folder.name for folder in folders}

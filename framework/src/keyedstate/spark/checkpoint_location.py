@@ -1,12 +1,14 @@
 """State at the checkpoint location of the query, which is unknown when an operator is built.
 
 Spark notifies listeners of a query before its first micro-batch.  The listener here writes the location into
-the configuration of the query's own session, from where every task of the query gets it.  With a configured
-``checkpoint.dir`` the state is stored there, under the id of the query, which belongs to the location.
+the configuration of the query's own session, from where every task of the query gets it.  It also writes the
+operators of the query in the order of its plan, by which they are named.  With a configured folder,
+``checkpoint.dir``, the state is stored there, under the id of the query, which belongs to the location.
 """
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,6 +23,9 @@ from keyedstate.spark.addresses import without_hadoop_scheme
 
 #: Not one of keyedstate's options, so that no operator takes it for one.
 _LOCATION = "spark.keyedstateQuery.checkpointLocation"
+_OPERATORS = "spark.keyedstateQuery.operators"
+#: The end of the name under which Spark shows an operator: its id, before its columns.
+_ID = re.compile(r"_([0-9a-f]{16})\(")
 #: The folder below a checkpoint location, and before the id of a query in ``checkpoint.dir``.
 _FOLDER = "keyedstate"
 
@@ -64,6 +69,17 @@ def offsets_in_task() -> str | None:
     return None if location is None else f"{without_hadoop_scheme(location).rstrip('/')}/offsets"
 
 
+def operator_number_in_task(operator_id: str) -> int | None:
+    """Return the place of an operator in the plan of the query that runs this task, that of the inputs first.
+
+    None for an operator whose name in the plan does not end with its id.
+    """
+    context = TaskContext.get()
+    found = None if context is None else context.getLocalProperty(_OPERATORS)
+    ids = (found or "").split(",")
+    return ids.index(operator_id) if operator_id in ids else None
+
+
 class _Recorder(StreamingQueryListener):
     def __init__(self, spark: SparkSession) -> None:
         self._jvm = spark.sparkContext._jvm
@@ -72,7 +88,11 @@ class _Recorder(StreamingQueryListener):
     def onQueryStarted(self, event: Any) -> None:
         query_id = self._jvm.java.util.UUID.fromString(str(event.id))  # type: ignore[union-attr]
         query = self._session.sharedState().activeStreamingQueries().get(query_id)
-        query.sparkSessionForStream().conf().set(_LOCATION, query.resolvedCheckpointRoot())
+        conf = query.sparkSessionForStream().conf()
+        conf.set(_LOCATION, query.resolvedCheckpointRoot())
+        # Spark shows an operator before its inputs.  One whose output is used twice has one number.
+        operators = reversed(_ID.findall(str(query.analyzedPlan().toString())))
+        conf.set(_OPERATORS, ",".join(dict.fromkeys(operators)))
 
     def onQueryProgress(self, event: Any) -> None: ...
 

@@ -65,7 +65,12 @@ class GroupOperator(KeyedOperator):
     def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         kept = (self._in_time(batch) for batch in batches)
         for batch in joined((batch for batch in kept if batch.num_rows), _UNLIMITED, _UNLIMITED):
-            yield from self._process_one(batch)
+            yield from self._process_groups(batch)
+
+    def _process_one(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        kept = self._in_time(batch)
+        if kept.num_rows:
+            yield from self._process_groups(kept)
 
     def _in_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Count the rows of a batch, and return those that are not late."""
@@ -83,7 +88,7 @@ class GroupOperator(KeyedOperator):
         self.rows_dropped[LATE] += int(late.sum())
         return batch.filter(pa.array(~late))
 
-    def _process_one(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _process_groups(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         context, backend, current = self._context, self._backend, self._backend.current
         names = [name for name in batch.schema.names if name != self._key_group_column]
         columns = [batch.column(name) for name in self._key_columns]

@@ -8,7 +8,15 @@
     counts = df.groupBy("user").transformWithState(processor, "user string, n long", "update", "none")
 """
 
+from keyedstate.spark.drop_in.functions import keyed_function
 from keyedstate.spark.drop_in.operators import transform_with_state, transform_with_state_in_pandas
 from keyedstate.spark.drop_in.switch import Switched, disable, enable
 
-__all__ = ["Switched", "disable", "enable", "transform_with_state", "transform_with_state_in_pandas"]
+__all__ = [
+    "Switched",
+    "disable",
+    "enable",
+    "keyed_function",
+    "transform_with_state",
+    "transform_with_state_in_pandas",
+]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from pyspark.errors import PySparkRuntimeError
+from pyspark.errors import IllegalArgumentException, PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import (
     ListState,
     MapState,
@@ -194,6 +194,17 @@ class KeyedHandle(StatefulProcessorHandle):
         self._check_phase(operation, failure, INITIALIZED)
         assert self._timers is not None, "a task has timers where there is a time"
         return self._timers
+
+
+def time_domain_of(time_mode: str) -> TimeDomain | None:
+    """Return the time domain of one of Spark's time modes; raises IllegalArgumentException."""
+    found = {name.lower(): domain for domain, name in _MODES.items()} | {"none": None}
+    if time_mode.lower() not in found:
+        raise IllegalArgumentException(
+            f"[STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE] Unknown time mode {time_mode}. Accepted timeMode modes "
+            "are 'none', 'processingTime', 'eventTime' SQLSTATE: 42802"
+        )
+    return found[time_mode.lower()]
 
 
 def declared_schemas(

@@ -18,7 +18,7 @@ from keyedstate.spark.checkpoint_location import record_checkpoint_locations
 from keyedstate.spark.dataframe.keys import with_key_columns
 from keyedstate.spark.dataframe.time_columns import DELAY_MS, event_time_of
 from keyedstate.spark.drop_in.frames import PandasProcessor
-from keyedstate.spark.drop_in.handle import declared_schemas
+from keyedstate.spark.drop_in.handle import declared_schemas, time_domain_of
 from keyedstate.spark.drop_in.initial_state import with_initial_state
 from keyedstate.spark.drop_in.processor import ProcessorFunction
 from keyedstate.spark.drop_in.rows import RowProcessor
@@ -28,14 +28,11 @@ from keyedstate.spark.routing import quoted
 from keyedstate.spark.schema import parse_output
 from keyedstate.time import EventTime
 
-#: Under which Spark shows an operator, and which begins its uid.
+#: Begins the name under which Spark shows an operator.
 _NAME = "transform_with_state"
+#: Begins its uid, before its number in the query.
+_UID = "transform-with-state"
 _OUTPUT_MODES = ("append", "complete", "update")
-_TIME_MODES = {
-    "none": None,
-    "processingtime": TimeDomain.PROCESSING_TIME,
-    "eventtime": TimeDomain.EVENT_TIME,
-}
 #: How often processing time advances where no row comes.
 _BEAT_MS = 1_000
 
@@ -131,11 +128,7 @@ class _Operator:
         output_mode: str,
         time_mode: str,
     ) -> None:
-        if time_mode.lower() not in _TIME_MODES:
-            raise IllegalArgumentException(
-                f"[STATEFUL_PROCESSOR_UNKNOWN_TIME_MODE] Unknown time mode {time_mode}. Accepted timeMode "
-                "modes are 'none', 'processingTime', 'eventTime' SQLSTATE: 42802"
-            )
+        self._time_domain = time_domain_of(time_mode)
         if output_mode.lower() not in _OUTPUT_MODES:
             raise IllegalArgumentException(
                 f"Unknown output mode {output_mode}. Accepted output modes are 'append', 'complete', 'update'"
@@ -146,7 +139,6 @@ class _Operator:
         self._processor = processor
         schema = _parse(output) if isinstance(output, str) else output
         self._output, self._checked = parse_output(self.spark, schema)
-        self._time_domain = _TIME_MODES[time_mode.lower()]
 
     def run(
         self,
@@ -177,7 +169,7 @@ class _Operator:
         keyed_rows = KeyedRows(
             rows,
             key_columns,
-            _uid_after(rows) if rows.isStreaming else None,
+            _UID if rows.isStreaming else None,
             None,
             interval_ms=_BEAT_MS if self._time_domain is TimeDomain.PROCESSING_TIME else None,
             event_times=event_times,
@@ -189,7 +181,9 @@ class _Operator:
         if rows.isStreaming:
             record_checkpoint_locations(self.spark)
         plan, routed = keyed_rows.planned(function, self._checked, {}, keeps_state=True)
-        out = routed.mapInArrow(task_of(plan, _NAME), self._output)
+        # By the id in the name its tasks know which operator of the query it is.
+        name = _NAME if plan.acknowledging is None else f"{_NAME}_{plan.acknowledging.operator_id}"
+        out = routed.mapInArrow(task_of(plan, name), self._output)
         if not event_time_column:
             return out
         if found is None or event_time_column not in out.columns:
@@ -219,12 +213,6 @@ def _with_event_time(out: DataFrame, name: str, delay_ms: int) -> DataFrame:
         for field in out.columns
     ]
     return out.select(*columns)
-
-
-def _uid_after(rows: DataFrame) -> str:
-    """Return the uid of an operator: its number among those of a query that follow each other."""
-    before = str(rows._jdf.queryExecution().analyzed().toString()).count(f"{_NAME}(")
-    return f"{_NAME.replace('_', '-')}-{before}"
 
 
 def _parse(schema: str) -> StructType:

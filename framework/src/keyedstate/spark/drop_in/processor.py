@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -61,6 +62,14 @@ class ProcessorFunction(GroupedFunction):
         self._key_columns = list(key_columns)
         self._output = output
         self._schemas = dict(schemas)
+
+    def for_rows(
+        self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
+    ) -> ProcessorFunction:
+        """Return the function with the columns of the key."""
+        bound = copy.copy(self)
+        bound._key_columns = list(key_columns)
+        return bound
 
     def open(self, ctx: Context) -> None:
         """Call the processor's ``init``."""

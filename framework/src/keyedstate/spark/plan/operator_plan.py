@@ -221,13 +221,12 @@ class KeyedRows:
     def _acknowledging_from_tasks(self, spark: SparkSession, config: Configuration) -> Acknowledging:
         """Return how tasks acknowledge attempts, where only they know the operator's folder."""
         acknowledgements = acknowledgements_of(spark.sparkContext)
-        uid = self.required_uid()
         event_times, watermark_file = self.event_times, self.watermark_file
         beats = bool(self.interval_ms)
 
         def prepare(folder_uri: str) -> None:
-            storage = CheckpointStorage.open(folder_uri.removesuffix(f"/{uid}"), config)
-            folder = OperatorFolder(storage, uid)
+            directory, _, uid = folder_uri.rpartition("/")
+            folder = OperatorFolder(CheckpointStorage.open(directory, config), uid)
             listener = _Listener(spark, folder, config)
             if watermark_file is not None:
                 listener = _WatermarkListener(spark, folder, config, event_times, watermark_file)

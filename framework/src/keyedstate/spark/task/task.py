@@ -27,7 +27,11 @@ from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, operator_index
 from keyedstate.options import HOSTS_EPOCH_TIMEOUT
 from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.runtime.timers import AtEnd
-from keyedstate.spark.checkpoint_location import offsets_in_task, state_directory_in_task
+from keyedstate.spark.checkpoint_location import (
+    offsets_in_task,
+    operator_number_in_task,
+    state_directory_in_task,
+)
 from keyedstate.spark.hosts.launch import Hosts, HostSettings
 from keyedstate.spark.hosts.network.client import HostedEpoch, Sides
 from keyedstate.spark.hosts.owners import RemoteAccess, remote_partition, run_on_owner
@@ -107,8 +111,9 @@ class OperatorPlan:
     def _at_location_of_query(self) -> OperatorPlan:
         """Return the plan with the state where the query keeps it that runs this task."""
         config = configuration_in_task(self.partitions.settings)
-        packed, folder = _located(self.packed, state_directory_in_task(config), offsets_in_task())
         assert self.acknowledging is not None, "a batch has no location"
+        number = operator_number_in_task(self.acknowledging.operator_id)
+        packed, folder = _located(self.packed, state_directory_in_task(config), offsets_in_task(), number)
         return replace(self, packed=packed, acknowledging=replace(self.acknowledging, folder=folder))
 
     def _run_bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -250,17 +255,19 @@ def _hosts(settings: tuple[tuple[str, Any], ...]) -> Hosts:
 
 
 @lru_cache(maxsize=8)
-def _located(packed: bytes, directory: str, offsets: str | None) -> tuple[bytes, str]:
+def _located(packed: bytes, directory: str, offsets: str | None, number: int | None) -> tuple[bytes, str]:
     """Return a plan whose state is in a directory, and the URI of the operator's folder there.
 
-    `offsets` is the folder from which it has the time of a micro-batch, if it needs that.
+    `offsets` is the folder from which it has the time of a micro-batch, if it needs that, and `number` that
+    of the operator in the query, which completes its uid.
     """
     plan = _unpacked(packed)
     assert plan.location is not None, "an acknowledged attempt has a location"
     storage = storage_in_task(directory, plan.settings)
-    folder = OperatorFolder(storage, plan.location.uid)
+    uid = plan.location.uid if number is None else f"{plan.location.uid}-{number}"
+    folder = OperatorFolder(storage, uid)
     offsets = None if plan.location.offsets is None else offsets
-    location = replace(plan.location, directory=storage.uri, offsets=offsets)
+    location = replace(plan.location, uid=uid, directory=storage.uri, offsets=offsets)
     return cloudpickle.dumps(replace(plan, location=location)), folder.storage.uri
 
 

@@ -81,6 +81,7 @@ class HarnessInstance:
                 connected=self._plan.rows.connected,
             ),
         )
+        operator.set_watermark_before(self._plan.time.watermark)
         try:
             operator.open()
         except BaseException:
