@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,11 +15,10 @@ from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
-from keyedstate.epoch.batch_time import batch_time
 from keyedstate.epoch.configuration import backend_in_task, configuration_in_task, storage_in_task
 from keyedstate.epoch.local_folders import local_folder
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
-from keyedstate.errors import DuplicateUidError, KeyColumnsChangedError
+from keyedstate.errors import DuplicateUidError, KeyColumnsChangedError, KeyedStateError
 from keyedstate.options import CLOCK_MAX_SKEW
 from keyedstate.state.clock import system_clock
 from keyedstate.time.epoch_clock import EpochClock
@@ -83,7 +83,7 @@ class EpochStart:
         drained = owner.drained_run == identity.run_id
         batch_ms = None
         if location.offsets is not None:
-            batch_ms = batch_time(location.offsets, plan.settings, identity.epoch)
+            batch_ms = _time_of_micro_batch(location.offsets, plan, identity.epoch)
         return cls(identity, folder, restore_point, stored, kind, began, drained, clock, batch_ms)
 
     def processing_time(self) -> int:
@@ -120,3 +120,18 @@ def _refuse_reordered_key(
     now = [name for name, _ in key_columns]
     if before != now and sorted(before) == sorted(now):
         raise KeyColumnsChangedError(uid, before, now)
+
+
+def _time_of_micro_batch(offsets: str, plan: PartitionPlan, epoch: int) -> int | None:
+    """Return the time of a micro-batch, which Spark writes into its log of offsets before any task runs.
+
+    A repeated micro-batch has the same one in all of its tasks, as Spark's ``current_timestamp()`` has.  None
+    where this process cannot read the log, or the log does not have the time.
+    """
+    try:
+        # A version, a JSON document, and a line for each source.
+        _, document, *_ = storage_in_task(offsets, plan.settings).read(str(epoch)).decode().split("\n", 2)
+        time = json.loads(document)["batchTimestampMs"]
+    except (KeyedStateError, ValueError, KeyError, TypeError):
+        return None
+    return time if isinstance(time, int) else None

@@ -12,15 +12,14 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, _parse_datatype_string
 
-from keyedstate.errors import EventTimeError
+from keyedstate.errors import EventTimeError, InitialStateError
 from keyedstate.runtime.timers import TimeDomain
 from keyedstate.spark.checkpoint_location import record_checkpoint_locations
 from keyedstate.spark.dataframe.keys import with_key_columns
 from keyedstate.spark.dataframe.time_columns import DELAY_MS, event_time_of
 from keyedstate.spark.drop_in.frames import PandasProcessor
 from keyedstate.spark.drop_in.handle import declared_schemas, time_domain_of
-from keyedstate.spark.drop_in.initial_state import with_initial_state
-from keyedstate.spark.drop_in.processor import ProcessorFunction
+from keyedstate.spark.drop_in.processor import INITIAL_COLUMN, ProcessorFunction
 from keyedstate.spark.drop_in.rows import RowProcessor
 from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
 from keyedstate.spark.plan.watermark_file import new_watermark_file
@@ -150,7 +149,7 @@ class _Operator:
         first_rows = None
         if initial_state is not None:
             state_rows, state_keys = with_key_columns(initial_state._df, _key_columns(initial_state))
-            rows, first_rows = with_initial_state(rows, key_columns, state_rows, state_keys)
+            rows, first_rows = _with_initial_state(rows, key_columns, state_rows, state_keys)
         # Spark runs init() in another process: the processor itself stays as it is.
         on_driver = cloudpickle.loads(cloudpickle.dumps(self._processor))
         schemas = declared_schemas(on_driver.init, self._time_domain, _parse)
@@ -213,6 +212,44 @@ def _with_event_time(out: DataFrame, name: str, delay_ms: int) -> DataFrame:
         for field in out.columns
     ]
     return out.select(*columns)
+
+
+def _with_initial_state(
+    rows: DataFrame, key_columns: list[str], state: DataFrame, state_keys: list[str]
+) -> tuple[DataFrame, DataFrame | None]:
+    """Return the input with the column of the initial state, and the rows of that, for a streaming input.
+
+    Rows of the initial state are rows of the input: that column has them, and the other columns are null,
+    except those of the key.  A batch input has them already.
+
+    Raises
+    ------
+    InitialStateError
+        For a streaming DataFrame, and for keys of other types than those of the input.
+    """
+    if state.isStreaming:
+        raise InitialStateError("it is streaming; read it as a batch")
+    keys = dict(zip(key_columns, state_keys, strict=False))
+    types = [
+        [frame.schema[name].dataType for name in names]
+        for frame, names in ((rows, key_columns), (state, state_keys))
+    ]
+    if types[0] != types[1]:
+        shown = [", ".join(each.simpleString() for each in of_keys) for of_keys in types]
+        raise InitialStateError(
+            f"its keys have the types {shown[1]} and those of the input {shown[0]}; group both alike"
+        )
+    given = f.struct(*(state[quoted(name)] for name in state.columns))
+    columns = [
+        state[quoted(keys[field.name])].alias(field.name)
+        if field.name in keys
+        else f.lit(None).cast(field.dataType).alias(field.name)
+        for field in rows.schema.fields
+    ]
+    state_rows = state.select(*columns, given.alias(INITIAL_COLUMN))
+    declared = state_rows.schema[INITIAL_COLUMN].dataType
+    rows = rows.withColumn(INITIAL_COLUMN, f.lit(None).cast(declared))
+    return (rows, state_rows) if rows.isStreaming else (rows.unionByName(state_rows), None)
 
 
 def _parse(schema: str) -> StructType:
