@@ -5,7 +5,6 @@ Those of one time mode run in one query, as branches of a union: a query costs m
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from functools import reduce
 from typing import Any
@@ -131,60 +130,6 @@ def test_programs_without_time_have_the_same_answers(both: Both, spark: Any) -> 
     programs = {text.partition(":")[0] for some in found.values() for _, text in some}
     assert len(programs) == 6
     assert ("b", "RunningCount: 2") in found[2]
-
-
-class Sessions(Processor):
-    """A session ends ten seconds after its last row."""
-
-    def declare(self, handle: Any) -> None:
-        self.session = handle.getValueState("session", "first timestamp, last timestamp, n int")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        times = [row.ts for row in rows]
-        first, last, n = self.session.get() or (min(times), min(times), 0)
-        last = max([last, *times])
-        for timer in self.handle.listTimers():
-            self.handle.deleteTimer(timer)
-        # Spark's timestamps are local, and the tests run in UTC.
-        end = last.replace(tzinfo=dt.timezone.utc).timestamp() * 1000
-        self.handle.registerTimer(int(end) + 10_000)
-        self.session.update((first, last, n + len(times)))
-        return iter(())
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        first, last, n = self.session.get()
-        self.session.clear()
-        yield self.row(key, (first.isoformat(), last.isoformat(), n, expiredTimerInfo.getExpiryTimeInMs()))
-
-
-class Heartbeat(Sessions):
-    """Alerts, again and again, while a key is silent for five seconds."""
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
-        super().handleInputRows(key, rows, timerValues)
-        self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 5_000)
-        return iter(())
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
-        silent = timerValues.getCurrentWatermarkInMs() - expiredTimerInfo.getExpiryTimeInMs()
-        if silent < 20_000:
-            self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 5_000)
-        yield self.row(key, f"silent at {expiredTimerInfo.getExpiryTimeInMs()} for {silent}")
-
-
-def test_programs_of_event_time_have_the_same_answers(both: Both) -> None:
-    def built(frame: DataFrame) -> DataFrame:
-        grouped = frame.withWatermark("ts", "2 seconds").groupBy("k")
-        made = [
-            grouped.transformWithState(each, OUT, "append", "eventTime") for each in (Sessions(), Heartbeat())
-        ]
-        return made[0].union(made[1])
-
-    first = [rows(("a", 1, 1), ("b", 2, 2), ("a", 8, 3)), rows(("c", 25, 4))]
-    found = both.compare(built, first, [rows(("c", 40, 1), ("a", 41, 1)), rows(("b", 90, 2))], conf=CONF)
-    texts = [text for some in found.values() for _, text in some]
-    assert any(text.startswith("Sessions: (") for text in texts)
-    assert any(text.startswith("Heartbeat: silent") for text in texts)
 
 
 class Passed(Processor):
