@@ -27,7 +27,7 @@ install() {
 install pip setuptools
 install "${tools[@]}"
 
-distributions=(--editable "framework[demo,spark,test]")
+distributions=(--editable "framework[connect,demo,spark,test]")
 for folder in plugins/*/ contrib/sqlite/; do
     if [ -f "$folder/pyproject.toml" ]; then distributions+=(--editable "$folder"); fi
 done

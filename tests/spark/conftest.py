@@ -27,6 +27,7 @@ def _load(name: str) -> None:
 
 
 _load("hosted")
+_load("connect_server")
 if importlib.util.find_spec("pyspark.sql.streaming.stateful_processor") is not None:
     _load("parity")
 

@@ -86,7 +86,17 @@ class Job:
         segment: SegmentFile,
         operator_state: OperatorStateFile | None = None,
     ) -> Acknowledgement:
-        manifest = AttemptManifest(
+        manifest = self.manifest(identity, segment, operator_state)
+        return Acknowledgement(identity, write_attempt(self.folder, manifest))
+
+    def manifest(
+        self,
+        identity: TaskIdentity,
+        segment: SegmentFile,
+        operator_state: OperatorStateFile | None = None,
+    ) -> AttemptManifest:
+        """Return the manifest of an attempt that has written its state."""
+        return AttemptManifest(
             identity=identity,
             key_groups=self.key_groups(identity),
             backend="none",
@@ -105,7 +115,6 @@ class Job:
             key_columns=(("app_id", "string"),),
             operator_state=operator_state,
         )
-        return Acknowledgement(identity, write_attempt(self.folder, manifest))
 
     def task(self, run: str, epoch: int, partition: int) -> Acknowledgement:
         """Run one task to its end."""

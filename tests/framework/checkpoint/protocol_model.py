@@ -1,9 +1,9 @@
 """The epoch protocol as a model: drivers, their tasks and clean-ups over one folder, in any interleaving.
 
 The code under test is the real one: `claim`, `find_restore_point`, `write_attempt`, the coordinator, the
-retention.  What is modelled is the world around it: a storage in memory that hands control back before each
-request, Spark's commit log (an epoch is committed once, by the first driver that gets there), and drivers
-that may be preempted, stopped or killed before any request.
+publication by tasks, the retention.  What is modelled is the world around it: a storage in memory that hands
+control back before each request, Spark's commit log (an epoch is committed once, by the first driver that
+gets there), and drivers that may be preempted, stopped or killed before any request.
 
 An attempt restores the list of the epochs that its state has seen.  The invariant: an attempt of epoch N that
 begins at all has seen exactly the epochs 0 to N - 1.
@@ -23,13 +23,13 @@ import pytest
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
 from keyedstate.checkpoint.format.segment_format import SegmentFile
-from keyedstate.checkpoint.protocol import coordinator, recovery, retention
+from keyedstate.checkpoint.protocol import coordinator, publication, recovery, retention
 from keyedstate.checkpoint.protocol import owner as writer
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, StoredFile
-from keyedstate.errors import MissingFileError, StorageError
+from keyedstate.errors import CheckpointError, MissingFileError, OvertakenAttemptError, StorageError
 from keyedstate.keygroups import key_group_range_for
 
 GROUPS = 4
@@ -115,11 +115,15 @@ class World:
     has_locks: bool
     partitions: int
     each_epoch: bool
+    #: Whether tasks publish, as on Spark Connect, and no coordinator does.
+    by_tasks: bool = False
     files: dict[str, bytes] = field(default_factory=dict)
     commits: dict[int, str] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
     errors: dict[str, list[Exception]] = field(default_factory=dict)
+    #: The attempts whose output Spark took in the committed epochs, by their nonces.
+    taken: dict[int, set[str]] = field(default_factory=dict)
     #: Runs whose next publication fails, as a storage that has a bad moment.
     failing: set[str] = field(default_factory=set)
     lock: list[tuple[Process, bool]] = field(default_factory=list)
@@ -273,6 +277,7 @@ class Driver:
 
     def __init__(self, world: World, run: str, last: int, stragglers: int = 0) -> None:
         self.stragglers = stragglers
+        self.stragglers_began = False
         self.world = world
         self.run_id = run
         self.last = last
@@ -293,12 +298,13 @@ class Driver:
         epoch = self.world.next_epoch
         while epoch <= self.last:
             try:
-                words = [self.task(epoch, partition) for partition in range(self.world.partitions)]
+                tasks = [self.task(epoch, partition) for partition in range(self.world.partitions)]
+                words = [word for word in tasks if word is not None]
             except Exception as error:
                 # A task that keeps failing ends the query.
                 self.world.errors.setdefault(self.run_id, []).append(error)
                 return
-            for word in words:
+            for word in () if self.world.by_tasks else words:
                 # As in an accumulator: Spark commits all the same.
                 with contextlib.suppress(Exception):
                     self.coordinator.acknowledge(word)
@@ -306,21 +312,29 @@ class Driver:
             if epoch in self.world.commits:
                 return  # Spark: "Multiple streaming jobs detected"
             self.world.commits[epoch] = self.run_id
+            self.world.taken[epoch] = {word.identity.nonce for word in words}
             epoch += 1
 
-    def task(self, epoch: int, partition: int) -> Acknowledgement:
+    def task(self, epoch: int, partition: int) -> Acknowledgement | None:
         """Run one partition of an epoch."""
         if self.stragglers:
             self.stragglers -= 1
+            self.stragglers_began = True
             name = f"a straggler of {self.run_id}"
             self.world.spawn(name, name, lambda: self.straggle(epoch, partition))
-        return self.attempt(epoch, partition)
+        while True:
+            try:
+                return self.attempt(epoch, partition)
+            except OvertakenAttemptError:
+                # Another attempt ran at the same time; Spark runs the task again.
+                if not self.stragglers_began:
+                    raise
 
     def straggle(self, epoch: int, partition: int) -> None:
         with contextlib.suppress(Exception):
-            self.attempt(epoch, partition)
+            self.attempt(epoch, partition, is_straggler=True)
 
-    def attempt(self, epoch: int, partition: int) -> Acknowledgement:
+    def attempt(self, epoch: int, partition: int, *, is_straggler: bool = False) -> Acknowledgement | None:
         number = next(self.world.numbers)
         partitions = self.world.partitions
         identity = TaskIdentity(
@@ -328,17 +342,42 @@ class Driver:
         )
         claim(self.folder, identity)
         self.folder.write_started(identity)
+        finished_before = publication.finished_at_start(self.folder.attempts(epoch), identity)
+        if finished_before and is_straggler and self.world.by_tasks:
+            return None  # Spark kills it while it waits
         base = find_restore_point(self.folder, identity, each_epoch=self.world.each_epoch)
         before = None if base is None else base.parts[partition]
         self.check(identity, before)
+        if base is not None:
+            self.check_taken(base)
         manifest = self.write_state(identity, before)
         shared = () if before is None else before.kept_files
-        return Acknowledgement(identity, writer.write_attempt(self.folder, manifest, shared))
+        if not self.world.by_tasks:
+            return Acknowledgement(identity, writer.write_attempt(self.folder, manifest, shared))
+        path = publication.finish_attempt(self.folder, manifest, shared, finished_before)
+        metadata = publication.publish_if_complete(self.folder, identity)
+        if metadata is not None:
+            # A clean-up that fails is only logged.
+            with contextlib.suppress(CheckpointError):
+                retention.sweep(self.folder, identity)
+                retention.prune(self.folder, metadata, 2)
+        return Acknowledgement(identity, path)
 
     def check(self, identity: TaskIdentity, before: AttemptManifest | None) -> None:
         seen = [] if before is None else self.restore(before)
         if seen != list(range(identity.epoch)):
             self.world.violations.append(f"{self.run_id}: epoch {identity.epoch} begins from {seen}")
+
+    def check_taken(self, base: CheckpointMetadata) -> None:
+        """Where one run alone has run an epoch, its state is that of the attempts whose output Spark took."""
+        world = self.world
+        if world.by_tasks and world.has_locks and world.commits.get(base.epoch) == base.run_id:
+            nonces = {part.identity.nonce for part in base.parts}
+            if nonces != world.taken[base.epoch]:
+                world.violations.append(
+                    f"{self.run_id}: epoch {base.epoch} has the state of {nonces}, and Spark took the output "
+                    f"of {world.taken[base.epoch]}"
+                )
 
     def restore(self, part: AttemptManifest) -> list[int]:
         files = [file.path for file in (*part.segments, *part.deltas)]
@@ -362,11 +401,13 @@ class Driver:
 
 
 @contextlib.contextmanager
-def model(*, has_locks: bool = True, partitions: int = 1, each_epoch: bool = True) -> Iterator[World]:
+def model(
+    *, has_locks: bool = True, partitions: int = 1, each_epoch: bool = True, by_tasks: bool = False
+) -> Iterator[World]:
     """Make a world, with the code under test bound to it."""
-    world = World(has_locks, partitions, each_epoch)
+    world = World(has_locks, partitions, each_epoch, by_tasks)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (coordinator, recovery, retention, writer):
+        for module in (coordinator, publication, recovery, retention, writer):
             if hasattr(module, "exclusive"):
                 patch.setattr(module, "exclusive", world.exclusive)
         patch.setattr(coordinator.threading, "Timer", _NoTimer)

@@ -257,8 +257,8 @@ def test_a_function_that_cannot_be_pickled_is_refused_with_the_way_out(flights: 
     assert (caught.value.function, caught.value.step) == ("Echo", "pack")
 
 
-def test_a_dataframe_of_spark_connect_is_refused() -> None:
-    # The real class needs gRPC; what tells it apart is where it comes from.
+def test_a_dataframe_of_spark_connect_before_pyspark_4_is_refused() -> None:
+    # From PySpark 4 on its class is one of `pyspark.sql.DataFrame`.
     remote = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
-    with pytest.raises(ClassicSparkRequiredError, match="Use a classic session"):
+    with pytest.raises(ClassicSparkRequiredError, match=r"Use PySpark 4\. A classic session"):
         keyed(remote, "k")

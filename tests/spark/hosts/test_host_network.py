@@ -41,23 +41,27 @@ from keyedstate.spark.hosts.network.handshake import Session, prove_task
 from keyedstate.spark.hosts.network.protocol import PROTOCOL, Frame, FrameReader, FrameType, frame
 from keyedstate.spark.hosts.network.tcp_listener import Introduction, TcpListener
 from keyedstate.spark.hosts.owners import RemoteAccess, RemotePartition, moves, run_on_owner
-from keyedstate.spark.hosts.task_identity import is_local
+from keyedstate.spark.session import executor_cores, is_local
 
 HOST = StateOrigin.HOST
 
 
 @pytest.mark.parametrize(
-    ("master", "local"),
+    ("master", "local", "cores"),
     [
-        ("local", True),
-        ("local[2]", True),
-        ("local[*,3]", True),
-        ("local-cluster[2,1,1024]", False),
-        ("yarn", False),
+        ("local", True, 1),
+        ("local[2]", True, 2),
+        ("local[3, 4]", True, 3),
+        ("local[*,3]", True, 0),
+        ("local-cluster[2,1,1024]", False, 5),
+        ("yarn", False, 5),
     ],
 )
-def test_a_driver_that_is_its_own_executor_needs_no_network(master: str, local: bool) -> None:
-    assert is_local(cast(Any, SimpleNamespace(master=master))) is local
+def test_a_driver_that_is_its_own_executor_needs_no_network(master: str, local: bool, cores: int) -> None:
+    settings = {"spark.master": master, "spark.executor.cores": "5"}
+    session = cast(Any, SimpleNamespace(conf=settings))
+    assert is_local(session) is local
+    assert executor_cores(session) == cores
 
 
 class Raising(Counting):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from keyedstate.backend import Capability
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata, TaskIdentity
 from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
 from keyedstate.checkpoint.protocol.local_copies import with_local_copies
-from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder
+from keyedstate.checkpoint.protocol.publication import finished_at_start
 from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
@@ -43,6 +44,8 @@ class EpochStart:
     clock: EpochClock
     #: The time of the micro-batch, where it counts and is known.
     batch_ms: int | None = None
+    #: Finished attempts at the same partition, by nonce.
+    finished_before: frozenset[str] = frozenset()
 
     @property
     def continues_run(self) -> bool:
@@ -66,7 +69,8 @@ class EpochStart:
         before_ms = system_clock()
         storage_ms = folder.write_started(identity)
         after_ms = system_clock()
-        _refuse_second_operator(folder, identity)
+        attempts = folder.attempts(identity.epoch)
+        _refuse_second_operator(attempts, identity)
         restore_point = find_restore_point(folder, identity, each_epoch=location.each_epoch, owner=owner)
         clock = EpochClock.at_stamp(before_ms, storage_ms, after_ms, config[CLOCK_MAX_SKEW])
         folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
@@ -84,7 +88,13 @@ class EpochStart:
         batch_ms = None
         if location.offsets is not None:
             batch_ms = _time_of_micro_batch(location.offsets, plan, identity.epoch)
-        return cls(identity, folder, restore_point, stored, kind, began, drained, clock, batch_ms)
+        finished_before = finished_at_start(attempts, identity)
+        if finished_before:
+            # A speculative attempt that began too late is killed now; another one repeats a failed one.
+            time.sleep(location.time_to_be_killed_s)
+        return cls(
+            identity, folder, restore_point, stored, kind, began, drained, clock, batch_ms, finished_before
+        )
 
     def processing_time(self) -> int:
         """Return the processing time of the epoch, at least that of the epoch before."""
@@ -94,13 +104,14 @@ class EpochStart:
         return max(self.batch_ms, before or 0)
 
 
-def _refuse_second_operator(folder: OperatorFolder, identity: TaskIdentity) -> None:
+def _refuse_second_operator(attempts: Iterable[AttemptFile], identity: TaskIdentity) -> None:
     """Refuse two operators of one uid in one run: each would begin from the other's state.
 
-    Called after the attempt's own marker was written, so that of two operators at least one sees the other.
+    The attempts were listed after its own marker was written, so that of two operators at least one sees the
+    other.
     """
     operator = _operator_of(identity.nonce)
-    for attempt in folder.attempts(identity.epoch):
+    for attempt in attempts:
         if attempt.run_id == identity.run_id and _operator_of(attempt.nonce) != operator:
             raise DuplicateUidError(identity.uid)
 

@@ -22,6 +22,7 @@ from keyedstate.checkpoint.format.manifest import AttemptManifest, HostAddress, 
 from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.owner import write_attempt
+from keyedstate.checkpoint.protocol.publication import finish_attempt
 from keyedstate.epoch.configuration import configuration_in_task
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.epoch_writer import EpochWriter
@@ -251,7 +252,10 @@ class Partition:
         if start.restore_point is not None:
             # Those of all parts: a native full snapshot may share files of another part.
             shared = {path for part in start.restore_point.parts for path in part.kept_files}
-        path = write_attempt(start.folder, manifest, shared)
+        if self._location.published_by_tasks:
+            path = finish_attempt(start.folder, manifest, shared, start.finished_before)
+        else:
+            path = write_attempt(start.folder, manifest, shared)
         self._written = manifest
         return path
 

@@ -40,6 +40,11 @@ class StateLocation:
     each_epoch: bool
     #: URI of Spark's log of offsets, where processing time is that of the micro-batch.
     offsets: str | None = None
+    #: Whether tasks publish the checkpoints of their epochs, because no driver receives acknowledgements.
+    published_by_tasks: bool = False
+    #: Then: how long an attempt waits to be killed if another one at its partition has finished, in seconds.
+    #: Above 0 where Spark speculates.
+    time_to_be_killed_s: float = 0.0
 
 
 @dataclass(frozen=True)

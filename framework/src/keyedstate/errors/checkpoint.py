@@ -267,6 +267,20 @@ class IncompleteEpochError(CheckpointError):
     )
 
 
+class OvertakenAttemptError(CheckpointError):
+    """An attempt at a partition that ends after another one, which ran at the same time."""
+
+    uid: str
+    epoch: int
+    partition: int
+    attempt: int  # Spark's number of the task attempt
+    message = (
+        "the attempt {attempt} at partition {partition} of the operator {uid!r} ended after another attempt "
+        "at it, or after epoch {epoch} was over, so its state is not kept. Nothing is to be done: Spark "
+        "ignores this error if it has the output of the other attempt, and runs the task again if not."
+    )
+
+
 class RowsInFlightError(CheckpointError):
     """An unaligned checkpoint of a run without Spark, from which a query on Spark cannot begin."""
 

@@ -51,11 +51,12 @@ class ConnectedFramesError(KeyedFrameError):
 
 
 class ClassicSparkRequiredError(KeyedFrameError):
-    """A DataFrame of Spark Connect."""
+    """Something that Spark Connect cannot do, because the client has no part in the server's queries."""
 
+    reason: str
+    way_out: str
     message = (
-        "this DataFrame belongs to Spark Connect, which has no accumulators, and a keyed operator publishes "
-        "its checkpoints with one. Use a classic session: SparkSession.builder.master(...) without "
+        "{reason}. {way_out} A classic session can do it, too: SparkSession.builder.master(...) without "
         "remote(...)."
     )
 

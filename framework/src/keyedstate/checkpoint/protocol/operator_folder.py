@@ -120,6 +120,11 @@ class OperatorFolder:
         """The folder's address, for people."""
         return self.storage.location()
 
+    @property
+    def directory_uri(self) -> str:
+        """The URI of the folder with the folders of all operators."""
+        return self._all.uri
+
     # -- the owner ---------------------------------------------------------------------------------
 
     def read_owner(self) -> Owner | None:
@@ -183,11 +188,14 @@ class OperatorFolder:
         self._write(path, "started attempt", to_json(identity), durable=False)
         return self.storage.modified_ms(path)
 
-    def write_manifest(self, manifest: AttemptManifest, shared: Collection[str] = ()) -> str:
+    def write_manifest(
+        self, manifest: AttemptManifest, shared: Collection[str] = (), *, durable: bool = True
+    ) -> str:
         """Record that an attempt has finished; returns the manifest's path for its acknowledgement.
 
         The attempt's data files must have been closed before.  It may reference the `shared` files, which are
-        the `AttemptManifest.kept_files` of the checkpoint that it began from.
+        the `AttemptManifest.kept_files` of the checkpoint that it began from.  It need not be durable where a
+        checkpoint with its content is written before Spark commits the epoch.
         """
         path = _attempt_path(manifest.identity, "json")
         allowed = {*data_paths(manifest.identity.nonce), *shared}
@@ -198,7 +206,7 @@ class OperatorFolder:
             raise ValueError(
                 f"a manifest may name its own data files and shared ones, and not {sorted(foreign)}"
             )
-        self._write(path, "attempt", to_json(manifest))
+        self._write(path, "attempt", to_json(manifest), durable=durable)
         return path
 
     def read_manifest(self, path: str) -> AttemptManifest:

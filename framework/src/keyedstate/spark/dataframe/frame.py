@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from keyedstate.aggregates import Aggregate
 from keyedstate.aggregates.declaration import all_aggregates
 from keyedstate.durations import Duration
-from keyedstate.errors import BroadcastFrameError, ClassicSparkRequiredError
+from keyedstate.errors import BroadcastFrameError
 from keyedstate.ranking import RankableRows
 from keyedstate.ranking.deduplication import RowsFunction
 from keyedstate.runtime import KeyedFunction
@@ -26,6 +26,7 @@ from keyedstate.spark.dataframe.time_columns import event_time_of
 from keyedstate.spark.plan.heartbeat import heartbeat_ms
 from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
 from keyedstate.spark.schema import to_arrow
+from keyedstate.spark.session import refuse_old_connect
 from keyedstate.state import Ttl
 from keyedstate.time import EventTime
 from keyedstate.windows import WindowAssigner, Windowed, WindowOutput
@@ -70,14 +71,14 @@ def keyed(
     ------
     KeyColumnError, HeartbeatError, EventTimeError
     ClassicSparkRequiredError
-        For a DataFrame of Spark Connect.
+        For a DataFrame of Spark Connect before PySpark 4.
 
     Notes
     -----
     On the batch DataFrame of a `foreachBatch` function an operator with a uid keeps state as on a streaming
     one; without a uid it starts empty in every micro-batch.
     """
-    _refuse_connect(df)
+    refuse_old_connect(df)
     rows, key_columns = with_key_columns(df, keys)
     interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
     found = event_time_of(rows, event_time)
@@ -112,9 +113,8 @@ class KeyedFrame(RankableRows[DataFrame]):
         ------
         BroadcastFrameError
             For a value that is no DataFrame, and for a second broadcast DataFrame.
-        ClassicSparkRequiredError
         """
-        _refuse_connect(df)
+        refuse_old_connect(df)
         if not isinstance(df, DataFrame):
             raise BroadcastFrameError(f"it is a {type(df).__name__}; make a DataFrame with createDataFrame()")
         if self._rows.broadcast is not None:
@@ -249,8 +249,3 @@ def run_function(
     declared, output, sides = declared_outputs(rows.df, schema, function, inputs)
     plan, routed = rows.planned(function, output, sides, keeps_state=True)
     return routed.mapInArrow(task_of(plan), declared)
-
-
-def _refuse_connect(df: DataFrame) -> None:
-    if type(df).__module__.startswith("pyspark.sql.connect"):
-        raise ClassicSparkRequiredError()

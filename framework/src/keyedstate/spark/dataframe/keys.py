@@ -13,7 +13,9 @@ from pyspark.sql.types import StringType, StructField
 from keyedstate.errors import KeyColumnError, UnsupportedTypeError, did_you_mean
 from keyedstate.keygroups import KEY_GROUP_COLUMN
 from keyedstate.runtime.grouping import key_serializer_for
+from keyedstate.spark.routing import quoted
 from keyedstate.spark.schema import arrow_type_of, fields_by_name, first_line, folded, without_arrow_type
+from keyedstate.spark.session import is_connect
 
 #: What `groupBy` takes.
 KeyColumns: TypeAlias = "str | Column | Sequence[str | Column]"
@@ -92,6 +94,8 @@ def _grouped(frame: DataFrame, expression: Column) -> tuple[StructField, Column 
     fields = grouped.schema.fields
     if len(fields) != 2:
         raise KeyColumnError(None, f"{expression} stands for {len(fields) - 1} columns; name each")
+    if is_connect(frame.sparkSession):
+        return _column_of(frame, expression, fields[0])
     part = _analyzed(grouped).aggregateExpressions().head()
     if part.getClass().getSimpleName() == "AttributeReference":
         output = _analyzed(frame).output()
@@ -104,6 +108,18 @@ def _grouped(frame: DataFrame, expression: Column) -> tuple[StructField, Column 
                 )
             return field, None
     return fields[0], expression
+
+
+def _column_of(
+    frame: DataFrame, expression: Column, grouped: StructField
+) -> tuple[StructField, Column | None]:
+    """Return what `_grouped` does, for a DataFrame of Spark Connect, whose plan only the server knows."""
+    named = fields_by_name(frame).get(folded(frame, grouped.name), [])
+    if len(named) == 1:
+        column = frame.select(frame[quoted(named[0].name)])
+        if frame.select(expression).sameSemantics(column):
+            return named[0], None
+    return grouped, expression
 
 
 def _analyzed(frame: DataFrame) -> Any:

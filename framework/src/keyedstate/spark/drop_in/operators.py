@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, _parse_datatype_string
 
-from keyedstate.errors import EventTimeError, InitialStateError
+from keyedstate.errors import ClassicSparkRequiredError, EventTimeError, InitialStateError
 from keyedstate.runtime.timers import TimeDomain
 from keyedstate.spark.checkpoint_location import record_checkpoint_locations
 from keyedstate.spark.dataframe.keys import with_key_columns
@@ -25,6 +25,7 @@ from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
 from keyedstate.spark.plan.watermark_file import new_watermark_file
 from keyedstate.spark.routing import quoted
 from keyedstate.spark.schema import parse_output
+from keyedstate.spark.session import is_connect
 from keyedstate.time import EventTime
 
 #: Begins the name under which Spark shows an operator.
@@ -82,6 +83,8 @@ def transform_with_state(
         For an initial state that is streaming or grouped by other types.
     KeyColumnError
         For a key that is no column.
+    ClassicSparkRequiredError
+        On Spark Connect.
     EventTimeError
         For an event time of the output where the input has no watermark.
     """
@@ -132,8 +135,14 @@ class _Operator:
             raise IllegalArgumentException(
                 f"Unknown output mode {output_mode}. Accepted output modes are 'append', 'complete', 'update'"
             )
-        self.spark = grouped.session
         self._frame = grouped._df
+        self.spark = self._frame.sparkSession
+        if is_connect(self.spark):
+            raise ClassicSparkRequiredError(
+                f"{_NAME} finds the checkpoint location of its query through the JVM of the driver, which a "
+                "client of Spark Connect does not have",
+                "Use keyedstate.keyed with a process function, or Spark's own method.",
+            )
         self._keys = _key_columns(grouped)
         self._processor = processor
         schema = _parse(output) if isinstance(output, str) else output

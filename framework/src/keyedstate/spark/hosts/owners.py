@@ -32,7 +32,7 @@ from keyedstate.spark.hosts.network.client import HostedEpoch
 from keyedstate.spark.hosts.network.handshake import SECRET_BYTES, prove_task
 from keyedstate.spark.hosts.network.tcp_listener import Introduction, set_up
 from keyedstate.spark.hosts.network.tls import TlsFiles, handshake, plain_socket
-from keyedstate.spark.hosts.task_identity import is_local
+from keyedstate.spark.session import application_id, is_local, setting
 
 _log = logging.getLogger(__name__)
 
@@ -146,19 +146,18 @@ def remote_access(spark: SparkSession, config: Configuration, folder: str) -> Re
     An operator that ``foreachBatch`` builds in each epoch keeps its secret, by the URI of its folder.
     Raises `MissingOptionError`.
     """
-    conf = spark.sparkContext.getConf()
     # Checked in any case: an incomplete set of options is a mistake.
     chosen, tls = config[HOSTS_TCP], TlsFiles.of(config)
     if chosen == "auto":
-        encrypts = any(str(conf.get(name)).lower() == "true" for name in _ENCRYPTION)
-        if (encrypts and tls is None) or is_local(spark.sparkContext):
+        encrypts = any(str(setting(spark, name)).lower() == "true" for name in _ENCRYPTION)
+        if (encrypts and tls is None) or is_local(spark):
             return None
     if chosen == "off" or config[HOST] == "embedded":
         return None
     with _secrets_lock:
-        key = (str(spark.sparkContext.applicationId), folder)
+        key = (application_id(spark), folder)
         secret = _secrets.setdefault(key, secrets.token_bytes(SECRET_BYTES))
-    return RemoteAccess(secret, conf.get("spark.driver.host") or socket.gethostname())
+    return RemoteAccess(secret, setting(spark, "spark.driver.host") or socket.gethostname())
 
 
 def remote_partition(

@@ -6,13 +6,16 @@ these to every task.  The run is the job group, so code in `foreachBatch` must n
 
 from __future__ import annotations
 
-import re
 import uuid
+from typing import TYPE_CHECKING
 
-from pyspark import SparkContext, TaskContext
+from pyspark.taskcontext import TaskContext
 
 from keyedstate.checkpoint.format.manifest import TaskIdentity
 from keyedstate.errors import TaskContextError
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 #: Of the micro-batch, the query and the run.
 _PROPERTIES = ("streaming.sql.batchId", "sql.streaming.queryId", "spark.jobGroup.id")
@@ -36,7 +39,8 @@ def attempt_identity(uid: str, operator_id: str, parallelism: int, max_paralleli
     if epoch is None or query_id is None or run_id is None:
         raise TaskContextError(
             f"the operator {uid!r} was built for a streaming query, and this task belongs to none",
-            "Evaluate its result through writeStream.",
+            "Evaluate its result through writeStream; on Spark Connect with another sink than foreachBatch, "
+            "whose function evaluates its DataFrame outside of the micro-batch there.",
         )
     return TaskIdentity(
         uid=uid,
@@ -51,11 +55,6 @@ def attempt_identity(uid: str, operator_id: str, parallelism: int, max_paralleli
         attempt=context.taskAttemptId(),
         nonce=f"{operator_id}-{uuid.uuid4().hex}",
     )
-
-
-def is_local(context: SparkContext) -> bool:
-    """Return whether the driver is the only executor."""
-    return re.fullmatch(r"local(\[.*\])?", str(context.master)) is not None
 
 
 def is_in_micro_batch(context: SparkContext) -> bool:

@@ -12,17 +12,21 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pyspark import SparkContext
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.query import StreamingQuery
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.protocol.metrics import metrics_of_checkpoint
+from keyedstate.checkpoint.protocol.operator_folder import metadata_path
 from keyedstate.epoch.notification.reporters import Reporter
 from keyedstate.metrics import EpochMetrics
+from keyedstate.spark.query.built_operators import operators_of, tasks_publish
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +48,7 @@ def epoch_metrics(query: StreamingQuery | str, uid: str | None = None) -> tuple[
         Of one operator; by default of all, ordered by uid within an epoch.
     """
     query_id = query if isinstance(query, str) else str(query.id)
+    _find_published_by_tasks(query_id)
     return tuple(found for found in _recent.of_query(query_id) if uid in (None, found.uid))
 
 
@@ -65,6 +70,7 @@ def metrics_of(progress: Any) -> tuple[EpochMetrics, ...]:
         progress[name] if isinstance(progress, Mapping) else getattr(progress, name)
         for name in ("id", "runId", "batchId")
     )
+    _find_published_by_tasks(str(query_id))
     found = _recent.of_query(str(query_id), epoch)
     return tuple(metrics for metrics in found if metrics.run_id == str(run_id))
 
@@ -108,16 +114,30 @@ def report_epoch(context: SparkContext, metadata: CheckpointMetadata, reporters:
             reporter.report(metrics)
 
 
+def _find_published_by_tasks(query_id: str) -> None:
+    """Read the checkpoints of a query on Spark Connect, which no driver publishes."""
+    if not tasks_publish():
+        return
+    for operator in operators_of(query_id):
+        folder = operator.folder
+        for epoch in folder.checkpoints() if operator.published_by_tasks else ():
+            metadata = folder.read_metadata(epoch)
+            if metadata is not None and not _recent.has(metadata):
+                _recent.add(_Epoch(metadata, None, folder.storage.modified_ms(metadata_path(epoch))))
+
+
 class _Epoch:
     """The metrics of one epoch, computed when they are first read."""
 
-    def __init__(self, metadata: CheckpointMetadata, publish_ms: float | None) -> None:
+    def __init__(
+        self, metadata: CheckpointMetadata, publish_ms: float | None, time_ms: int | None = None
+    ) -> None:
         self.operator = (metadata.query_id, metadata.uid)
         self.number = metadata.epoch
         self.run_id = metadata.run_id
         #: Whether they were reported in this run; written under the lock of `_Recent`.
         self.reported = False
-        self._time_ms = time.time_ns() // 1_000_000
+        self._time_ms = time.time_ns() // 1_000_000 if time_ms is None else time_ms
         self._publish_ms = publish_ms
         self._metadata: CheckpointMetadata | None = metadata
         self._metrics: EpochMetrics | None = None
@@ -151,6 +171,12 @@ class _Recent:
                 epochs.popitem(last=False)
             if len(self._operators) > OPERATORS_KEPT:
                 self._operators.popitem(last=False)
+
+    def has(self, metadata: CheckpointMetadata) -> bool:
+        with self._lock:
+            epochs = self._operators.get((metadata.query_id, metadata.uid))
+            epoch = None if epochs is None else epochs.get(metadata.epoch)
+            return epoch is not None and epoch.run_id == metadata.run_id
 
     def metrics_to_report(self, metadata: CheckpointMetadata) -> EpochMetrics | None:
         """Return the metrics of a completed checkpoint, also of one that tasks of the next epoch published.

@@ -14,7 +14,13 @@ from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
-from keyedstate.epoch.configuration import choose_backend, choose_max_parallelism, frozen
+from keyedstate.epoch.configuration import (
+    choose_backend,
+    choose_max_parallelism,
+    configuration_in_task,
+    frozen,
+    storage_in_task,
+)
 from keyedstate.epoch.event_time import EventTimes, watermark_after
 from keyedstate.epoch.function_transport import pack_function
 from keyedstate.epoch.notification.plugin_listener import PluginListener
@@ -23,6 +29,7 @@ from keyedstate.epoch.operator_checks import check_sides, check_states
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
 from keyedstate.errors import (
     BootstrapError,
+    ClassicSparkRequiredError,
     EventTimeError,
     MissingUidError,
 )
@@ -42,7 +49,7 @@ from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function,
 from keyedstate.runtime.functions.two_inputs import INPUTS, ConnectedInputs
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.hosts.owners import RemoteAccess, remote_access
-from keyedstate.spark.hosts.task_identity import is_in_micro_batch, is_local
+from keyedstate.spark.hosts.task_identity import is_in_micro_batch
 from keyedstate.spark.plan.configuration import read_configuration
 from keyedstate.spark.plan.exactly_once import warn_of_random_rows, warn_of_temporary_location
 from keyedstate.spark.plan.heartbeat import has_python_sources, with_heartbeat, with_watermark_beats
@@ -50,15 +57,26 @@ from keyedstate.spark.plan.metrics import record_epoch, report_epoch
 from keyedstate.spark.plan.no_output import NO_OUTPUT
 from keyedstate.spark.plan.preflight import check_executors
 from keyedstate.spark.plan.watermark_file import write_watermark
+from keyedstate.spark.query.built_operators import BuiltOperator, remember
 from keyedstate.spark.query.stop_watcher import watch_for_requests
 from keyedstate.spark.routing import route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_types, to_arrow
+from keyedstate.spark.session import (
+    executor_cores,
+    is_connect,
+    is_in_foreach_batch_of_connect,
+    on_executor,
+    speculates,
+)
 from keyedstate.spark.task.acknowledgements import acknowledgements_of
 from keyedstate.spark.task.broadcast import broadcast_side_of, with_broadcast_rows
 from keyedstate.spark.task.first_rows import FirstRows, first_rows_of
 from keyedstate.spark.task.task import Acknowledging, OperatorPlan
 from keyedstate.state.clock import BEFORE_TIME
 
+#: Where Spark speculates, it kills the attempt whose output it does not need, and the Python worker after
+#: ``spark.python.task.killTimeout``, by default 2 s.
+_TIME_TO_BE_KILLED_S = 5.0
 #: In the pickle of a function with an accumulator; Spark collects updates from its own workers only.
 _ACCUMULATOR = b"_deserialize_accumulator"
 
@@ -97,7 +115,15 @@ class KeyedRows:
         """Return parallelism and max parallelism; raises as `choose_max_parallelism`."""
         spark = self.df.sparkSession
         parallelism = config.get(PARALLELISM) or int(spark.conf.get("spark.sql.shuffle.partitions") or 200)
-        return parallelism, choose_max_parallelism(config, parallelism, folder)
+        if folder is None or not is_connect(spark):
+            return parallelism, choose_max_parallelism(config, parallelism, folder)
+        settings, directory, uid = frozen(config), folder.directory_uri, folder.uid
+
+        def chosen() -> int:
+            folder = OperatorFolder(storage_in_task(directory, settings), uid)
+            return choose_max_parallelism(configuration_in_task(settings), parallelism, folder)
+
+        return parallelism, on_executor(spark, chosen)
 
     def check_sides(self, function: KeyedFunction) -> None:
         """Raise `InvalidFunctionError` for a function with other inputs than the rows have."""
@@ -133,7 +159,8 @@ class KeyedRows:
         check_row_classes(function, self._columns_of)
         spark = self.df.sparkSession
         pickled = pack_function(function)
-        variables = tuple(spark.sparkContext._pickled_broadcast_vars)
+        connect = is_connect(spark)
+        variables = () if connect else tuple(spark.sparkContext._pickled_broadcast_vars)
         config = read_configuration(spark, self.config)
         chosen = choose_backend(config)
         check_states(function, generic_types=chosen.generic_types, event_times=self.event_times)
@@ -149,13 +176,16 @@ class KeyedRows:
                 directory=storage.uri,
                 compression=config[CHECKPOINT_COMPRESSION],
                 each_epoch=self.df.isStreaming,
+                published_by_tasks=connect,
+                time_to_be_killed_s=_TIME_TO_BE_KILLED_S if speculates(spark) else 0.0,
             )
             acknowledging = _acknowledging(spark, config, folder)
-            warn_of_random_rows(self.df, folder.uid)
             # Spark's own rate source would look like input without end.
             beats = bool(self.interval_ms) and has_python_sources()
-            acknowledgements_of(spark.sparkContext).heartbeats[folder.storage.uri] = beats
-            watch_for_requests(spark, folder)
+            remember(BuiltOperator(folder, beats, published_by_tasks=connect))
+            if not connect:
+                warn_of_random_rows(self.df, folder.uid)
+                watch_for_requests(spark, folder)
         elif self.location_of_query and self.df.isStreaming:
             location = StateLocation(
                 uid=self.required_uid(),
@@ -230,7 +260,7 @@ class KeyedRows:
             listener = _Listener(spark, folder, config)
             if watermark_file is not None:
                 listener = _WatermarkListener(spark, folder, config, event_times, watermark_file)
-            acknowledgements.heartbeats[folder_uri] = beats
+            remember(BuiltOperator(folder, beats, published_by_tasks=False))
             watch_for_requests(spark, folder)
             _configure(acknowledgements.coordinator(folder), listener, config)
 
@@ -242,9 +272,21 @@ class KeyedRows:
         """Return the storage of the operator's checkpoints; None for an operator that keeps no state."""
         if self.uid is None or self.location_of_query:
             return None
-        if not self.df.isStreaming and not is_in_micro_batch(spark.sparkContext):
+        if not self.df.isStreaming and not self._is_in_micro_batch(spark):
             return None
         return CheckpointStorage.open(config[CHECKPOINT_DIR], config)
+
+    def _is_in_micro_batch(self, spark: SparkSession) -> bool:
+        """Return whether a `foreachBatch` function builds the operator."""
+        if not is_connect(spark):
+            return is_in_micro_batch(spark.sparkContext)
+        if is_in_foreach_batch_of_connect():
+            raise ClassicSparkRequiredError(
+                f"the operator {self.uid!r} is built in a foreachBatch function, and Spark Connect does not "
+                "tell its tasks which micro-batch they belong to, so it cannot keep state",
+                "Build it on the streaming DataFrame.",
+            )
+        return False
 
 
 def _check_idle_time(event_times: EventTimes) -> None:
@@ -302,12 +344,13 @@ def _configure(coordinator: CheckpointCoordinator, listener: _Listener, config: 
 
 
 def _acknowledging(spark: SparkSession, config: Configuration, folder: OperatorFolder) -> Acknowledging:
-    acknowledgements = acknowledgements_of(spark.sparkContext)
-    _configure(acknowledgements.coordinator(folder), _Listener(spark, folder, config), config)
+    accumulator = None
+    if not is_connect(spark):
+        acknowledgements = acknowledgements_of(spark.sparkContext)
+        _configure(acknowledgements.coordinator(folder), _Listener(spark, folder, config), config)
+        accumulator = acknowledgements.accumulator
     return Acknowledging(
-        operator_id=uuid.uuid4().hex[:16],
-        folder=folder.storage.uri,
-        accumulator=acknowledgements.accumulator,
+        operator_id=uuid.uuid4().hex[:16], folder=folder.storage.uri, accumulator=accumulator
     )
 
 
@@ -319,11 +362,7 @@ def _host_processes(spark: SparkSession, config: Configuration, function: bytes)
     """Return the number of hosts per executor, 0 for one per processor; None without hosts."""
     if config[HOST] == "embedded" or _ACCUMULATOR in function:
         return None
-    cores = spark.sparkContext.getConf().get("spark.executor.cores")
-    if is_local(spark.sparkContext):
-        # The driver is the executor: the number in the brackets, or 1.
-        cores = str(spark.sparkContext.defaultParallelism)
-    return config.get(HOSTS_PROCESSES) or int(cores or 0)
+    return config.get(HOSTS_PROCESSES) or executor_cores(spark)
 
 
 def task_of(

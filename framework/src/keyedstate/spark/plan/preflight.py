@@ -11,14 +11,16 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from keyedstate import types, version
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
@@ -28,6 +30,7 @@ from keyedstate.epoch.local_folders import local_folder
 from keyedstate.errors import PreflightError, StorageError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import CHECKPOINT_COMPRESSION, Configuration
+from keyedstate.spark.session import application_id, is_connect, on_executor, setting
 from keyedstate.state import ValueState
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
@@ -73,7 +76,8 @@ class Probe:
     provider: str
     #: URI of a folder of this check alone, below the checkpoint folder.
     folder: str
-    driver_host: str
+    #: None where the driver's process does not take part, as on Spark Connect.
+    driver_host: str | None
 
 
 @dataclass(frozen=True)
@@ -92,28 +96,50 @@ def check_executors(
 ) -> None:
     """Run the check, once per Spark application and configuration; raises `PreflightError`."""
     settings = frozen(config)
-    done = (spark.sparkContext.applicationId, settings)
+    done = (application_id(spark), settings)
     with _passed_lock:
         if done in _passed:
             return
     folder = storage.child(f".preflight-{uuid.uuid4().hex}")
-    here = socket.gethostname()
-    probe = Probe(settings, version.__version__, str(chosen.backend.provider), folder.uri, here)
+    probe = Probe(settings, version.__version__, str(chosen.backend.provider), folder.uri, None)
+    if is_connect(spark):
+        _check_among_executors(spark, probe)
+    else:
+        _check_with_driver(spark, folder, replace(probe, driver_host=socket.gethostname()))
+    with _passed_lock:
+        _passed.add(done)
+
+
+def _check_with_driver(spark: SparkSession, folder: CheckpointStorage, probe: Probe) -> None:
+    here = probe.driver_host
     try:
         folder.write_atomic("driver", b"driver")
     except StorageError as error:
         raise PreflightError(f"the driver ({here})", _STORAGE, _plain(error), "") from error
     try:
-        for finding in _run(spark, probe):
-            if finding.check:
-                raise PreflightError(finding.host, finding.check, finding.reason, finding.way_out)
-            if not folder.exists(finding.file):
+        for file, host in _run(spark, probe).items():
+            if not folder.exists(file):
                 reason = f"the driver on {here} does not see what was written there to {folder.location()}"
-                raise PreflightError(finding.host, _STORAGE, reason, _SHARE)
+                raise PreflightError(host, _STORAGE, reason, _SHARE)
     finally:
         folder.delete_dir("")
-    with _passed_lock:
-        _passed.add(done)
+
+
+def _check_among_executors(spark: SparkSession, probe: Probe) -> None:
+    """Run the check for a client of Spark Connect, which need not reach the checkpoint folder."""
+    written = _run(spark, probe)
+    here, location, missing = on_executor(spark, partial(_compare, probe, tuple(written)))
+    for file in missing:
+        reason = f"an executor on {here} does not see what was written there to {location}"
+        raise PreflightError(written[file], _STORAGE, reason, _SHARE)
+
+
+def _compare(probe: Probe, files: Sequence[str]) -> tuple[str, str, list[str]]:
+    """Return this host, the folder of the check, and the files that are missing there; delete the folder."""
+    folder = CheckpointStorage.open(probe.folder, configuration_in_task(probe.settings))
+    missing = [file for file in files if not folder.exists(file)]
+    folder.delete_dir("")
+    return socket.gethostname(), folder.location(), missing
 
 
 def examine(probe: Probe) -> Finding:
@@ -133,14 +159,19 @@ def examine(probe: Probe) -> Finding:
     return Finding(host, file=file)
 
 
-def _run(spark: SparkSession, probe: Probe) -> list[Finding]:
-    tasks = min(_MAX_TASKS, max(1, spark.sparkContext.defaultParallelism))
-    frame = spark.range(0, tasks, 1, tasks).mapInArrow(_probing(probe), _FINDINGS)
+def _run(spark: SparkSession, probe: Probe) -> dict[str, str]:
+    """Run the check in tasks; return the files that they wrote, with the host of each."""
+    # By default Spark makes one partition for each core, of which at most so many have a row.
+    frame = spark.range(_MAX_TASKS).mapInArrow(_probing(probe), _FINDINGS)
     try:
-        return [Finding(*row) for row in frame.collect()]
+        findings = [Finding(*row) for row in frame.collect()]
     except PySparkException as error:
         reason = f"{_last_words(error)}, in the Python of the executor: {_python_of(spark)}"
         raise PreflightError("an executor", _RUN, reason, _PYTHON) from error
+    for finding in findings:
+        if finding.check:
+            raise PreflightError(finding.host, finding.check, finding.reason, finding.way_out)
+    return {finding.file: finding.host for finding in findings}
 
 
 def _python_of(spark: SparkSession) -> str:
@@ -152,13 +183,16 @@ def _python_of(spark: SparkSession) -> str:
 
         return sys.executable
 
-    context = spark.sparkContext
     set_to = os.environ.get("PYSPARK_PYTHON")
     origin = f"PYSPARK_PYTHON is {set_to}" if set_to else "PYSPARK_PYTHON is not set"
+    if is_connect(spark):
+        # This environment is that of the client.
+        origin = "PYSPARK_PYTHON of the server decides"
     try:
-        (found,) = context.parallelize([0], 1).map(interpreter).collect()
+        asked = f.udf(interpreter, "string", useArrow=False)
+        ((found,),) = spark.range(0, 1, 1, 1).select(asked("id")).collect()
     except PySparkException:
-        found = context.pythonExec  # the driver's setting
+        found = setting(spark, "spark.pyspark.python") or "unknown"
     return f"{found} ({origin})"
 
 
@@ -240,7 +274,8 @@ def _open(chosen: ChosenBackend, handles: list[SegmentHandle]) -> KeyedStateBack
 def _check_storage(probe: Probe, file: str) -> None:
     folder = CheckpointStorage.open(probe.folder, configuration_in_task(probe.settings))
     try:
-        folder.read("driver")
+        if probe.driver_host is not None:
+            folder.read("driver")
     except StorageError as error:
         raise RuntimeError(
             f"what the driver on {probe.driver_host} wrote to {folder.location('driver')} cannot be read: "

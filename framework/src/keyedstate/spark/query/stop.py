@@ -6,7 +6,6 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from pyspark import SparkContext
 from pyspark.errors import StreamingQueryException
 
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
@@ -14,9 +13,9 @@ from keyedstate.checkpoint.protocol.recovery import drain as drain_run
 from keyedstate.checkpoint.savepoint.savepoint import Progress, SavepointFolder, SavepointWriter
 from keyedstate.checkpoint.storage.filesystem import Location
 from keyedstate.errors import ClassicSparkRequiredError, QueryNotStoppedError
+from keyedstate.spark.query.built_operators import operators_of
 from keyedstate.spark.query.creation import savepoint_of
 from keyedstate.spark.query.location import QueryLocation
-from keyedstate.spark.task.acknowledgements import acknowledgements_of
 from keyedstate.time.service import EVENT_TIMERS
 
 if TYPE_CHECKING:
@@ -28,10 +27,15 @@ _LOOK_EVERY_S = 0.02
 
 
 def stop_with_savepoint(
-    query: StreamingQuery, target: Location, *, drain: bool = False, progress: Progress | None = None
+    query: StreamingQuery,
+    target: Location,
+    *,
+    drain: bool = False,
+    progress: Progress | None = None,
+    spark_checkpoint_location: Location | None = None,
 ) -> tuple[SavepointFolder, StreamingQueryException | None]:
     """Return the savepoint and the query's failure; see `Savepoint.stop`."""
-    location = _location_of(query)
+    location = _location_of(query, spark_checkpoint_location)
     if drain and not query.isActive and query.exception() is None:
         way_out = "Take its savepoint without drain, or start it again first."
         raise QueryNotStoppedError(str(query.id), "it is to be drained and has ended", way_out)
@@ -103,9 +107,7 @@ def _refuse_timers(query: StreamingQuery) -> None:
 
 
 def _has_heartbeat(query: StreamingQuery) -> bool:
-    context = SparkContext._active_spark_context
-    heartbeats = {} if context is None else acknowledgements_of(context).heartbeats
-    return any(heartbeats.get(folder.storage.uri) for folder in _folders_of(query))
+    return any(operator.beats for operator in operators_of(str(query.id)))
 
 
 def _await_batch(query: StreamingQuery, *, without_rows: bool = False) -> None:
@@ -130,20 +132,24 @@ def _let_batch_finish(query: StreamingQuery) -> None:
         time.sleep(_LOOK_EVERY_S)
 
 
-def _location_of(query: StreamingQuery) -> QueryLocation:
+def _location_of(query: StreamingQuery, given: Location | None) -> QueryLocation:
     execution = getattr(query, "_jsq", None)
-    if execution is None:
-        raise ClassicSparkRequiredError()
-    return QueryLocation.open(execution.streamingQuery().resolvedCheckpointRoot())
+    if execution is not None:
+        return QueryLocation.open(execution.streamingQuery().resolvedCheckpointRoot())
+    if given is None:
+        raise ClassicSparkRequiredError(
+            f"the query {query.id} runs on Spark Connect, which does not tell its checkpoint location",
+            "Give it as spark_checkpoint_location=.",
+        )
+    location = QueryLocation.open(given)
+    if location.query_id() != str(query.id):
+        raise QueryNotStoppedError(
+            str(query.id),
+            f"{location.location} is the checkpoint location of the query {location.query_id()}",
+            "Give the one of this query.",
+        )
+    return location
 
 
 def _folders_of(query: StreamingQuery) -> list[OperatorFolder]:
-    context = SparkContext._active_spark_context
-    if context is None:
-        return []
-    found = []
-    for folder in acknowledgements_of(context).folders():
-        owner = folder.read_owner()
-        if owner is not None and owner.query_id == str(query.id):
-            found.append(folder)
-    return found
+    return [operator.folder for operator in operators_of(str(query.id))]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.savepoint.stop_request import StopRequest
 from keyedstate.spark.query.stop import stop_with_savepoint
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 _log = logging.getLogger(__name__)
 

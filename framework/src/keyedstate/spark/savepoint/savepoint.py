@@ -78,7 +78,13 @@ class Savepoint(SavepointFolder):
 
     @classmethod
     def stop(
-        cls, query: StreamingQuery, target: Location, *, drain: bool = False, progress: Progress | None = None
+        cls,
+        query: StreamingQuery,
+        target: Location,
+        *,
+        drain: bool = False,
+        progress: Progress | None = None,
+        spark_checkpoint_location: Location | None = None,
     ) -> StoppedQuery:
         """Let the running micro-batch finish, stop the query, and take a savepoint of it.
 
@@ -97,9 +103,14 @@ class Savepoint(SavepointFolder):
             query with timers needs a heartbeat.
         progress : callable, optional
             As in `create`.
+        spark_checkpoint_location : str or path, optional
+            The query's ``checkpointLocation``: needed on Spark Connect, which does not tell it, and ignored
+            otherwise.
 
         Raises
         ------
+        ClassicSparkRequiredError
+            On Spark Connect, without the location; the query keeps running.
         QueryNotStoppedError
             If the query has no keyed operators, or cannot be drained: it has ended, or has event-time timers
             and no heartbeat.  It keeps running.
@@ -112,7 +123,13 @@ class Savepoint(SavepointFolder):
         """
         from keyedstate.spark.query.stop import stop_with_savepoint
 
-        made, failure = stop_with_savepoint(query, target, drain=drain, progress=progress)
+        made, failure = stop_with_savepoint(
+            query,
+            target,
+            drain=drain,
+            progress=progress,
+            spark_checkpoint_location=spark_checkpoint_location,
+        )
         assert made.spark is not None, "it has a location"
         return StoppedQuery(cls.open(made.root), made.spark.epoch, failure)
 

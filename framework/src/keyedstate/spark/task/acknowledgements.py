@@ -10,14 +10,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pyspark import Accumulator, AccumulatorParam, SparkContext
+from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 _log = logging.getLogger(__name__)
 
@@ -31,8 +34,6 @@ class Acknowledgements:
     def __init__(self, context: SparkContext) -> None:
         # By folder: an operator that is built again continues with its coordinator.
         self._coordinators: dict[str, CheckpointCoordinator] = {}
-        #: Whether the query of an operator makes micro-batches without input, by the URI of its folder.
-        self.heartbeats: dict[str, bool] = {}
         #: By operator, what makes and configures the coordinator of a folder, by a URI that only tasks know.
         #: It is called before the first acknowledgement, and after another operator has used the folder.
         self.found_by_tasks: dict[str, Callable[[str], object]] = {}
@@ -54,10 +55,6 @@ class Acknowledgements:
     def drain(self, timeout: float | None = None) -> bool:
         """Wait for the background work of all coordinators; False after `timeout` seconds."""
         return all(coordinator.drain(timeout) for coordinator in list(self._coordinators.values()))
-
-    def folders(self) -> list[OperatorFolder]:
-        """Return the folders of all operators that were built, of any query."""
-        return [coordinator.folder for coordinator in list(self._coordinators.values())]
 
     def _prepare(self, folder: str, acknowledgement: Acknowledgement) -> None:
         operator_id, _, _ = acknowledgement.identity.nonce.partition("-")

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import cloudpickle
 import pyarrow as pa
-from pyspark import Accumulator
+from pyspark.accumulators import Accumulator
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, TaskIdentity
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
@@ -41,6 +41,7 @@ from keyedstate.spark.task.acknowledgements import Update, acknowledge
 from keyedstate.spark.task.broadcast import BroadcastSide, unpacked
 from keyedstate.spark.task.failures import with_report
 from keyedstate.spark.task.first_rows import FirstRows
+from keyedstate.spark.task.publication import publish_after_task
 from keyedstate.spark.task.spool import BatchSpool
 from keyedstate.spark.task.worker_process import read_at_once, spare_the_collector
 from keyedstate.state.operator.backend import OperatorStateBackend
@@ -60,7 +61,8 @@ class Acknowledging:
     operator_id: str
     #: URI of the operator's folder, which identifies its coordinator; empty where only the tasks know it.
     folder: str
-    accumulator: Accumulator[Update]
+    #: None on Spark Connect, where tasks publish checkpoints.
+    accumulator: Accumulator[Update] | None
 
 
 @dataclass(frozen=True)
@@ -205,7 +207,10 @@ class OperatorPlan:
                     lambda: _hosts(plan.settings).connect(number),
                     lambda identity: run_in_task(plan, identity, sides),
                 )
-        acknowledge(acknowledging.accumulator, acknowledging.folder, Acknowledgement(identity, path))
+        if acknowledging.accumulator is None:
+            publish_after_task(location.directory, plan.settings, identity)
+        else:
+            acknowledge(acknowledging.accumulator, acknowledging.folder, Acknowledgement(identity, path))
 
     def _sides(
         self, batches: Iterator[pa.RecordBatch], spool: BatchSpool, *, continues_run: bool = False
