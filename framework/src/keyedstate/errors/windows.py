@@ -70,3 +70,13 @@ class InvalidJoinError(KeyedStateError, ValueError):
     reason: str
     way_out: str
     message = "{part} cannot be used: {reason}. {way_out}"
+
+
+class UnboundedStateWarning(UserWarning):
+    """A streaming join that keeps its rows for ever."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__(
+            f"{part} keeps every row for ever, so its state grows without bound. Give ttl=, as in "
+            "ttl=Ttl.of('1 day', clock=TtlClock.EVENT_TIME)."
+        )

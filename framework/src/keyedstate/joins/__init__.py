@@ -1,17 +1,16 @@
-"""Interval joins: rows of two inputs whose event times are not far apart."""
+"""Joins: rows of two inputs with one key, by their times or for as long as they live."""
 
-from keyedstate.joins.builder import IntervalJoin, interval_join
-from keyedstate.joins.function import (
+from keyedstate.joins.columns import JoinedColumn, JoinType, joined_columns
+from keyedstate.joins.interval import IntervalJoinFunction, JoinContext, ProcessJoinFunction
+from keyedstate.joins.interval_builder import IntervalJoin, interval_join
+from keyedstate.joins.join_function import (
     LATE_LEFT,
     LATE_RIGHT,
     MISSING_LEFT,
     MISSING_RIGHT,
-    IntervalJoinFunction,
-    JoinContext,
-    JoinedColumn,
-    ProcessJoinFunction,
-    joined_columns,
+    JoinFunction,
 )
+from keyedstate.joins.regular import RegularJoinFunction, join
 
 __all__ = [
     "LATE_LEFT",
@@ -21,8 +20,12 @@ __all__ = [
     "IntervalJoin",
     "IntervalJoinFunction",
     "JoinContext",
+    "JoinFunction",
+    "JoinType",
     "JoinedColumn",
     "ProcessJoinFunction",
+    "RegularJoinFunction",
     "interval_join",
+    "join",
     "joined_columns",
 ]

@@ -9,8 +9,8 @@ import pyarrow as pa
 from keyedstate.columns.connected import ConnectedColumns
 from keyedstate.columns.declared import output_schema
 from keyedstate.errors import ConnectedFramesError, EventTimeError
-from keyedstate.joins import IntervalJoinFunction, joined_columns
-from keyedstate.joins.builder import JoinableInputs
+from keyedstate.joins import JoinFunction
+from keyedstate.joins.inputs import JoinableInputs
 from keyedstate.local.run.plan import OperatorInputs, OperatorPlan
 from keyedstate.local.streams.keyed import KeyedStream
 from keyedstate.local.streams.result import ResultStream
@@ -88,12 +88,17 @@ class ConnectedStreams(JoinableInputs[ResultStream]):
         """
         return ResultStream(OperatorPlan.of(self._read, function, schema))
 
-    def _joined(self, function: IntervalJoinFunction, declared: object) -> ResultStream:
-        if not function.joins_by_itself:
-            return self.process(function, output_schema(declared).schema)
+    @property
+    def _keeps_state(self) -> bool:
+        return self._read.uid is not None
+
+    def _joined(self, function: JoinFunction, declared: object) -> ResultStream:
         sides = [each.columns for each in self._read.inputs]
-        fields = [
-            sides[each.of_right].schema.field(each.place).with_name(each.name)
-            for each in joined_columns(ConnectedColumns(*sides).inputs)
-        ]
+        made = function.output_columns(ConnectedColumns(*sides).inputs, lambda name: name)
+        if made is None:
+            return self.process(function, output_schema(declared).schema)
+        fields = []
+        for each in made:
+            field = sides[each.of_right].schema.field(each.place).with_name(each.name)
+            fields.append(field.with_nullable(field.nullable or each.optional))
         return self.process(function, pa.schema(fields))

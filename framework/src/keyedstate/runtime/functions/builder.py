@@ -13,7 +13,19 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 #: The policies for rows without event time, as users write them.
-_POLICIES = {"fail": FAIL, "drop": DROP, "side output": MISSING}
+_POLICIES: dict[object, str] = {"fail": FAIL, "drop": DROP, "side output": MISSING}
+
+
+def missing_policy(missing: object, error: Any) -> str:
+    """Return the policy for rows without event time that a user names.
+
+    Raises `error`, made of the part of the declaration, the reason and the way out, for any other value.
+    """
+    if missing not in _POLICIES:
+        raise error(
+            f"missing={missing!r}", "there is no such policy", "Give 'fail', 'drop' or 'side output'."
+        )
+    return _POLICIES[missing]
 
 
 class FunctionBuilder:
@@ -26,11 +38,7 @@ class FunctionBuilder:
     _error: ClassVar[Any]
 
     def __init__(self, missing: str) -> None:
-        if missing not in _POLICIES:
-            raise self._error(
-                f"missing={missing!r}", "there is no such policy", "Give 'fail', 'drop' or 'side output'."
-            )
-        self._missing = _POLICIES[missing]
+        self._missing = missing_policy(missing, self._error)
         self._sides: dict[str, object] = {}
 
     def _changed(self, **attributes: object) -> Self:

@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 from keyedstate.durations import Duration
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.errors import ConnectedFramesError, EventTimeError
-from keyedstate.joins import IntervalJoinFunction
-from keyedstate.joins.builder import JoinableInputs
+from keyedstate.joins import JoinFunction
+from keyedstate.joins.inputs import JoinableInputs
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
 from keyedstate.runtime.functions.checks import check_function
 from keyedstate.runtime.functions.two_inputs import (
@@ -106,10 +106,13 @@ class ConnectedFrame(JoinableInputs[DataFrame]):
         bound, rows = self._bound(function)
         return run_function(rows, bound, schema, [side.df.schema for side in self._sides])
 
-    def _joined(self, function: IntervalJoinFunction, declared: object) -> DataFrame:
+    @property
+    def _keeps_state(self) -> bool:
+        return self._operator.df.isStreaming or self._operator.uid is not None
+
+    def _joined(self, function: JoinFunction, declared: object) -> DataFrame:
         left, right = (side.df for side in self._sides)
-        columns = join_output_type(left, right, self._inputs(), declared, by_itself=function.joins_by_itself)
-        return self.process(function, columns)
+        return self.process(function, join_output_type(left, right, self._inputs(), declared, function))
 
     def _bound(self, function: KeyedFunction) -> tuple[KeyedFunction, KeyedRows]:
         """Return the function for the rows of both inputs, and the union of these rows."""

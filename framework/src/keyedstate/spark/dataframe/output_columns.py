@@ -1,4 +1,4 @@
-"""The output columns of windowed functions and interval joins."""
+"""The output columns of windowed functions and joins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from keyedstate.joins import joined_columns
+from keyedstate.joins import JoinFunction
 from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.schema import distinct, folded, parse_output, to_arrow
@@ -43,16 +43,17 @@ def ranked_output_type(frame: DataFrame, output: pa.Schema) -> StructType:
 
 
 def join_output_type(
-    left: DataFrame, right: DataFrame, inputs: ConnectedInputs, declared: object, *, by_itself: bool
+    left: DataFrame, right: DataFrame, inputs: ConnectedInputs, declared: object, function: JoinFunction
 ) -> StructType:
     """Return the columns of the rows of a join; raises `OutputSchemaError`.
 
     They are the declared ones of the user's function, unless the join makes the rows by itself.
     """
-    if not by_itself:
+    made = function.output_columns(inputs, partial(folded, left))
+    if made is None:
         return parse_output(left.sparkSession, declared)[0]
     columns = StructType()
-    for each in joined_columns(inputs, partial(folded, left)):
+    for each in made:
         field = (right if each.of_right else left).schema.fields[each.place]
-        columns.add(StructField(each.name, field.dataType, field.nullable))
+        columns.add(StructField(each.name, field.dataType, field.nullable or each.optional))
     return distinct(left, columns)

@@ -6,21 +6,13 @@ function of two inputs.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from keyedstate.durations import Duration, milliseconds
 from keyedstate.errors import InvalidJoinError, SideOutputNameError, forgotten_call
-from keyedstate.joins.function import (
-    LATE_LEFT,
-    LATE_RIGHT,
-    MISSING_LEFT,
-    MISSING_RIGHT,
-    IntervalJoinFunction,
-    JoinedRow,
-    ProcessJoinFunction,
-)
+from keyedstate.joins.interval import IntervalJoinFunction, JoinedRow, ProcessJoinFunction
+from keyedstate.joins.join_function import LATE_LEFT, LATE_RIGHT, MISSING_LEFT, MISSING_RIGHT
 from keyedstate.runtime.event_time import MISSING
 from keyedstate.runtime.functions.builder import FunctionBuilder
 from keyedstate.runtime.functions.checks import check_methods
@@ -142,55 +134,6 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
     def _made(self, function: ProcessJoinFunction, schema: object) -> T:
         join = IntervalJoinFunction(self._lower_ms, self._upper_ms, function, self._sides, self._missing)
         return self._finish(join, schema)
-
-
-class JoinableInputs(ABC, Generic[T]):
-    """Two connected inputs, whose rows can be joined; `T` is the result."""
-
-    def interval_join(
-        self,
-        lower: Duration,
-        upper: Duration,
-        *,
-        lower_exclusive: bool = False,
-        upper_exclusive: bool = False,
-        missing: str = "fail",
-    ) -> IntervalJoin[T]:
-        """Join rows by key and event time: ``interval_join("-1 hour", "2 hours").join()``.
-
-        An inner join of the rows of the first input, the left ones, with those rows of the second one whose
-        time is in ``[left time + lower, left time + upper]``.  As in SQL, null keys match nothing.
-
-        Parameters
-        ----------
-        lower, upper : str, timedelta or int
-            Relative to the time of the left row; either may be negative.
-        lower_exclusive, upper_exclusive : bool, optional
-            Whether a right row at exactly that bound is excluded.
-        missing : {"fail", "drop", "side output"}, optional
-            What happens to rows without an event time.
-
-        Returns
-        -------
-        IntervalJoin
-            A builder of side outputs; its last method returns what ``process`` does.
-
-        Raises
-        ------
-        InvalidJoinError, InvalidDurationError
-        """
-        return IntervalJoin(
-            lower,
-            upper,
-            lower_exclusive=lower_exclusive,
-            upper_exclusive=upper_exclusive,
-            missing=missing,
-            finish=self._joined,
-        )
-
-    @abstractmethod
-    def _joined(self, function: IntervalJoinFunction, declared: object) -> T:
-        """Return the result of a join, as `finish` of `IntervalJoin`."""
 
 
 def interval_join(

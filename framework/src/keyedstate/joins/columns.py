@@ -1,0 +1,147 @@
+"""The columns of joined rows, and which rows a join emits."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any
+
+from keyedstate.errors import InvalidJoinError, did_you_mean
+from keyedstate.runtime.functions.two_inputs import ConnectedInputs
+
+#: Returns some values of a row.
+_Getter = Callable[[Any], tuple[Any, ...]]
+#: Returns a name in the form in which names are compared.
+Fold = Callable[[str], str]
+
+
+class JoinType(enum.Enum):
+    """Which rows a join emits: SQL's."""
+
+    INNER = "inner"
+    LEFT = "left"
+    RIGHT = "right"
+    FULL = "full"
+    SEMI = "semi"
+    ANTI = "anti"
+
+    @classmethod
+    def of(cls, how: object) -> JoinType:
+        """Return the type that a user names; raises `InvalidJoinError`."""
+        try:
+            return cls(how)
+        except ValueError:
+            known = [each.value for each in cls]
+            hint = did_you_mean(how, known) if isinstance(how, str) else ""
+            raise InvalidJoinError(
+                f"how={how!r}", "there is no such join", f"Give one of {', '.join(map(repr, known))}.{hint}"
+            ) from None
+
+    @property
+    def of_pairs(self) -> bool:
+        """Whether the output has the columns of both sides, with a row for each pair."""
+        return self not in (JoinType.SEMI, JoinType.ANTI)
+
+    @property
+    def keeps(self) -> tuple[bool, bool]:
+        """Whether left rows, and whether right rows, come out that found no match."""
+        return (
+            self in (JoinType.LEFT, JoinType.FULL, JoinType.ANTI),
+            self in (JoinType.RIGHT, JoinType.FULL),
+        )
+
+
+@dataclass(frozen=True)
+class JoinedColumn:
+    """An output column of a join without a function: the one at `place` in one of its inputs.
+
+    `optional` is true where rows of the other input alone have null in it.
+    """
+
+    name: str
+    of_right: bool
+    place: int
+    optional: bool = False
+
+
+def joined_columns(
+    inputs: ConnectedInputs,
+    fold: Fold = lambda name: name,
+    how: JoinType = JoinType.INNER,
+    reserved: Sequence[str] = (),
+) -> list[JoinedColumn]:
+    """Return the columns of joined rows: the key's, the others of the left input, the others of the right.
+
+    A name on both sides other than the key's, or equal to one of the key's, gets the prefix ``left_`` or
+    ``right_``.  A semi or anti join has the columns of the left input as they are.
+
+    Parameters
+    ----------
+    inputs : ConnectedInputs
+    fold : callable, optional
+        Returns a name in the form in which names are compared.
+    how : JoinType, optional
+    reserved : sequence of str, optional
+        Names of other columns of the output, which columns of an input get a prefix for, too.
+    """
+    first, second = inputs.first, inputs.second
+    if not how.of_pairs:
+        return [JoinedColumn(name, False, place) for place, name in enumerate(first.schema.names)]
+    keeps_left, keeps_right = how.keeps
+    keys = [
+        JoinedColumn(name, False, first.schema.names.index(name), keeps_right) for name in first.key_columns
+    ]
+    sides = [
+        [
+            JoinedColumn(name, bool(of_right), place, optional)
+            for place, name in enumerate(input_.schema.names)
+            if name not in input_.key_columns
+        ]
+        for of_right, (input_, optional) in enumerate(((first, keeps_right), (second, keeps_left)))
+    ]
+    taken = {fold(name) for name in (*first.key_columns, *reserved)}
+    names = [{fold(column.name) for column in side} for side in sides]
+    common = (names[0] & names[1]) | (taken & (names[0] | names[1]))
+    for prefix, side in zip(("left_", "right_"), sides, strict=True):
+        keys += [
+            replace(column, name=prefix + column.name) if fold(column.name) in common else column
+            for column in side
+        ]
+    return keys
+
+
+class JoinedRows:
+    """Makes the rows of `joined_columns` of a left row, a right row, or both.
+
+    Attributes
+    ----------
+    of_left, of_right : callable
+        Return the values of a left row, and those that follow of a right row; the row of a pair is their sum.
+    """
+
+    def __init__(self, inputs: ConnectedInputs) -> None:
+        columns = joined_columns(inputs)
+        places: list[list[int]] = [[], []]
+        for column in columns:
+            places[column.of_right].append(column.place)
+        self.of_left, self.of_right = map(_getter, places)
+        second = inputs.second
+        self._key_of_right = _getter([second.schema.names.index(name) for name in second.key_columns])
+        self._no_left = (None,) * (len(places[0]) - len(second.key_columns))
+        self._no_right = (None,) * len(places[1])
+
+    def alone(self, row: Any, *, of_right: bool) -> tuple[Any, ...]:
+        """Return a row that found no match, with nulls for the other side."""
+        if of_right:
+            return self._key_of_right(row) + self._no_left + self.of_right(row)
+        return self.of_left(row) + self._no_right
+
+
+def _getter(places: Sequence[int]) -> _Getter:
+    """Return a function of a row that returns the values at some places."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    # With one place an itemgetter returns no tuple.
+    return lambda row: tuple([row[place] for place in places])

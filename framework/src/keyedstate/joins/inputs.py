@@ -1,0 +1,127 @@
+"""The joins of two connected inputs: ``connect(a, b).join("left", ttl=...)`` and others."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from keyedstate.durations import Duration
+from keyedstate.errors import InvalidJoinError, UnboundedStateWarning
+from keyedstate.joins.interval_builder import IntervalJoin
+from keyedstate.joins.join_function import JoinFunction
+from keyedstate.joins.regular import join
+from keyedstate.state import Ttl
+
+T = TypeVar("T")
+
+
+class JoinableInputs(ABC, Generic[T]):
+    """Two connected inputs, whose rows can be joined; `T` is the result."""
+
+    def interval_join(
+        self,
+        lower: Duration,
+        upper: Duration,
+        *,
+        lower_exclusive: bool = False,
+        upper_exclusive: bool = False,
+        missing: str = "fail",
+    ) -> IntervalJoin[T]:
+        """Join rows by key and event time: ``interval_join("-1 hour", "2 hours").join()``.
+
+        An inner join of the rows of the first input, the left ones, with those rows of the second one whose
+        time is in ``[left time + lower, left time + upper]``.  As in SQL, null keys match nothing.
+
+        Parameters
+        ----------
+        lower, upper : str, timedelta or int
+            Relative to the time of the left row; either may be negative.
+        lower_exclusive, upper_exclusive : bool, optional
+            Whether a right row at exactly that bound is excluded.
+        missing : {"fail", "drop", "side output"}, optional
+            What happens to rows without an event time.
+
+        Returns
+        -------
+        IntervalJoin
+            A builder of side outputs; its last method returns what ``process`` does.
+
+        Raises
+        ------
+        InvalidJoinError, InvalidDurationError
+        """
+        return IntervalJoin(
+            lower,
+            upper,
+            lower_exclusive=lower_exclusive,
+            upper_exclusive=upper_exclusive,
+            missing=missing,
+            finish=self._joined,
+        )
+
+    def join(
+        self,
+        how: str = "inner",
+        *,
+        ttl: Ttl | None = None,
+        late: str = "drop",
+        missing: str = "fail",
+    ) -> T:
+        """Join rows by key alone: ``join("left", ttl=Ttl.of("1 day", clock=TtlClock.EVENT_TIME))``.
+
+        The rows of the first input are the left ones.  A row meets all rows of the other side that came
+        before it and still live.  As in SQL, null keys match nothing.
+
+        Parameters
+        ----------
+        how : {"inner", "left", "right", "full", "semi", "anti"}, optional
+            "left", "right" and "full" emit a row that has found no match at the end of its life, with nulls
+            for the other side.  "semi" emits each left row once, when it meets its first match; "anti" those
+            that meet none, at the end of their lives.  Both have the columns of the left input.
+        ttl : Ttl, optional
+            How long a row lives: after its event time by the watermark, or by the clock after it came.
+            Without it rows live until the end of a batch.  In a stream they live for ever then, so only
+            inner and semi joins may leave it out.
+        late : {"drop", "side output"}, optional
+            What happens to rows whose life in event time is over when they come.  The side outputs are
+            named ``late_left`` and ``late_right``.
+        missing : {"fail", "drop", "side output"}, optional
+            What happens to rows without an event time, if they live by the watermark.  The side outputs are
+            named ``missing_left`` and ``missing_right``.
+
+        Returns
+        -------
+        DataFrame or ResultStream
+            The key columns, the others of the left input and the others of the right one.  A name that both
+            have gets a prefix: ``left_time``, ``right_time``.
+
+        Raises
+        ------
+        InvalidJoinError
+
+        Warns
+        -----
+        UnboundedStateWarning
+            For an inner or semi join of streams without `ttl`.
+        """
+        function = join(how, ttl=ttl, late=late, missing=missing)
+        if ttl is None and self._keeps_state:
+            if any(function.how.keeps):
+                raise InvalidJoinError(
+                    f"the {how} join",
+                    "a row without a match is emitted at the end of its life, and without a time to live "
+                    "that never comes in a stream",
+                    "Give ttl=, as in ttl=Ttl.of('1 day', clock=TtlClock.EVENT_TIME).",
+                )
+            warnings.warn(UnboundedStateWarning(f"the {how} join"), stacklevel=2)
+        return self._joined(function, None)
+
+    @property
+    @abstractmethod
+    def _keeps_state(self) -> bool:
+        """Whether the state outlives the run: that of streams, and of operators with a uid."""
+
+    @abstractmethod
+    def _joined(self, function: JoinFunction, declared: object) -> T:
+        """Return the result of a join; `declared` are the columns of the rows of a user's function."""
