@@ -36,7 +36,7 @@ PURPOSES = {
     "epoch": "one partition's epoch",
     "errors": "every error",
     "hooks": "the hook specifications",
-    "joins": "interval joins",
+    "joins": "joins of two inputs",
     "keygroups": "key groups and their ranges",
     "local": "the runner without Spark",
     "memory": "views of bytes",
