@@ -44,10 +44,10 @@ ORDER = (
     ("state", "checkpoint"),
     ("time",),
     ("runtime",),
-    # Windows compute declared aggregates; joins know neither.
-    ("aggregates", "joins"),
+    # Windows compute declared aggregates; joins put the rows of two inputs into windows.
+    ("aggregates",),
     ("windows",),
-    ("ranking",),
+    ("joins", "ranking"),
     ("columns",),
     ("epoch",),
     # Side by side: a user who leaves one for the other changes one line.
@@ -59,8 +59,7 @@ ORDER = (
 #: Rooms that a later line does not know all the same.
 MAY_NOT_IMPORT = {
     "checkpoint": {"ordered"},
-    **{room: {"checkpoint"} for room in ("time", "runtime", "aggregates")},
-    **{room: {"checkpoint", "joins"} for room in ("joins", "windows", "ranking")},
+    **{room: {"checkpoint"} for room in ("time", "runtime", "aggregates", "windows", "joins", "ranking")},
 }
 MAY_IMPORT: dict[str, set[str]] = {
     room: {below for line in ORDER[:level] for below in line} - MAY_NOT_IMPORT.get(room, set())

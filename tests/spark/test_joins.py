@@ -7,10 +7,14 @@ from collections import Counter
 
 import pytest
 
+from pyspark.sql import functions as f
+
 from keyedstate import connect, keyed
 from keyedstate.errors import InvalidJoinError, OutputSchemaError, UnboundedStateWarning
+from keyedstate.joins import CoGroupFunction
 from keyedstate.state import Ttl, TtlClock
 from keyedstate.time import EventTime
+from keyedstate.windows import Tumbling
 
 ORDERS = "order long, who string, at timestamp"
 PAYMENTS = "order_id long, who string, paid timestamp"
@@ -89,6 +93,33 @@ def test_an_outer_join_of_streams_goes_on_after_a_failure_on_another_backend(str
     assert found[1] == ["(2, 'bob', 'bob')", "(3, 'dan', 'dan')"]
     assert found[2] == ["(4, 'fay', 'fay')", "(9, None, 'cid')"], "and a payment is late"
     assert found[3] == ["(5, 'gus', 'gus')"]
+
+
+class Sizes(CoGroupFunction):
+    def process(self, left, right, ctx):
+        return [(ctx.key, ctx.window.start // 3_600_000 % 24, len(left), len(right))]
+
+
+def test_the_rows_of_a_window_are_joined_as_spark_joins_them(streams, one_backend):
+    streams[0].add(order(n % 5 or None, f"buyer {n}", 7 * n) for n in range(20))
+    streams[1].add(payment(n % 4 or None, f"payer {n}", 11 * n) for n in range(12))
+    orders, payments = frames = [stream.batch() for stream in streams]
+    sides = [
+        keyed(frame, key, event_time=EventTime(time, 0))
+        for frame, key, time in zip(frames, ("order", "order_id"), ("at", "paid"), strict=True)
+    ]
+    windows = connect(*sides, config={"backend": one_backend}).window(Tumbling.of("1 hour"))
+    made = windows.join("left")
+    names = ["order", "window_start", "window_end", "left_who", "at", "right_who", "paid"]
+    assert made.columns == names
+    hours = [f.window(time, "1 hour").alias("hour") for time in ("at", "paid")]
+    ours, theirs = (frame.select("*", hour) for frame, hour in zip(frames, hours, strict=True))
+    pairs = ours.join(theirs.withColumnRenamed("order_id", "order"), ["order", "hour"], "left")
+    expected = pairs.select("order", "hour.start", "hour.end", ours["who"], "at", theirs["who"], "paid")
+    assert Counter(map(tuple, made.collect())) == Counter(map(tuple, expected.collect()))
+    sizes = windows.cogroup(Sizes(), "order long, hour int, of_left int, of_right int").collect()
+    assert sum(row.of_left for row in sizes) == 20 and sum(row.of_right for row in sizes) == 12
+    assert len(sizes) == len({(row.order, row.hour) for row in sizes}) == 20
 
 
 def test_what_cannot_be_joined_is_refused_when_the_frame_is_built(spark, streams, one_backend):

@@ -1,6 +1,6 @@
-"""Joins: rows of two inputs with one key, by their times or for as long as they live."""
+"""Joins: rows of two inputs with one key, by their times, in windows, or for as long as they live."""
 
-from keyedstate.joins.columns import JoinedColumn, JoinType, joined_columns
+from keyedstate.joins.columns import JoinedColumn, JoinType, WindowColumn, joined_columns
 from keyedstate.joins.interval import IntervalJoinFunction, JoinContext, ProcessJoinFunction
 from keyedstate.joins.interval_builder import IntervalJoin, interval_join
 from keyedstate.joins.join_function import (
@@ -11,12 +11,15 @@ from keyedstate.joins.join_function import (
     JoinFunction,
 )
 from keyedstate.joins.regular import RegularJoinFunction, join
+from keyedstate.joins.window_builder import WindowedInputs, windowed
+from keyedstate.joins.windowed import CoGroupFunction, WindowedJoinFunction
 
 __all__ = [
     "LATE_LEFT",
     "LATE_RIGHT",
     "MISSING_LEFT",
     "MISSING_RIGHT",
+    "CoGroupFunction",
     "IntervalJoin",
     "IntervalJoinFunction",
     "JoinContext",
@@ -25,7 +28,11 @@ __all__ = [
     "JoinedColumn",
     "ProcessJoinFunction",
     "RegularJoinFunction",
+    "WindowColumn",
+    "WindowedInputs",
+    "WindowedJoinFunction",
     "interval_join",
     "join",
     "joined_columns",
+    "windowed",
 ]

@@ -66,6 +66,18 @@ class JoinedColumn:
     optional: bool = False
 
 
+@dataclass(frozen=True)
+class WindowColumn:
+    """An output column with the start or the end of a window, an instant."""
+
+    name: str
+
+
+def has_null(key: Any, *, compound: bool) -> bool:
+    """Return whether a key, or a part of a compound one, is null and so equals no other."""
+    return key is None or (compound and None in key)
+
+
 def joined_columns(
     inputs: ConnectedInputs,
     fold: Fold = lambda name: name,
@@ -75,7 +87,7 @@ def joined_columns(
     """Return the columns of joined rows: the key's, the others of the left input, the others of the right.
 
     A name on both sides other than the key's, or equal to one of the key's, gets the prefix ``left_`` or
-    ``right_``.  A semi or anti join has the columns of the left input as they are.
+    ``right_``.  A semi or anti join has no columns of the right input.
 
     Parameters
     ----------
@@ -84,11 +96,9 @@ def joined_columns(
         Returns a name in the form in which names are compared.
     how : JoinType, optional
     reserved : sequence of str, optional
-        Names of other columns of the output, which columns of an input get a prefix for, too.
+        Names of other columns of the output: columns of the inputs with such a name get a prefix, too.
     """
     first, second = inputs.first, inputs.second
-    if not how.of_pairs:
-        return [JoinedColumn(name, False, place) for place, name in enumerate(first.schema.names)]
     keeps_left, keeps_right = how.keeps
     keys = [
         JoinedColumn(name, False, first.schema.names.index(name), keeps_right) for name in first.key_columns
@@ -102,6 +112,8 @@ def joined_columns(
         for of_right, (input_, optional) in enumerate(((first, keeps_right), (second, keeps_left)))
     ]
     taken = {fold(name) for name in (*first.key_columns, *reserved)}
+    if not how.of_pairs:
+        sides[1] = []
     names = [{fold(column.name) for column in side} for side in sides]
     common = (names[0] & names[1]) | (taken & (names[0] | names[1]))
     for prefix, side in zip(("left_", "right_"), sides, strict=True):

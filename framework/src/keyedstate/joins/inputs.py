@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from keyedstate.durations import Duration
 from keyedstate.errors import InvalidJoinError, UnboundedStateWarning
 from keyedstate.joins.interval_builder import IntervalJoin
 from keyedstate.joins.join_function import JoinFunction
 from keyedstate.joins.regular import join
+from keyedstate.joins.window_builder import WindowedInputs
 from keyedstate.state import Ttl
+from keyedstate.windows import WindowAssigner
+from keyedstate.windows.declaration.definition import WindowDefinition
 
 T = TypeVar("T")
 
@@ -116,6 +119,27 @@ class JoinableInputs(ABC, Generic[T]):
                 )
             warnings.warn(UnboundedStateWarning(f"the {how} join"), stacklevel=2)
         return self._joined(function, None)
+
+    def window(self, assigner: WindowAssigner[Any], *, missing: str = "fail") -> WindowedInputs[T]:
+        """Put the rows of both inputs into windows: ``window(Tumbling.of("1 hour")).join("left")``.
+
+        Parameters
+        ----------
+        assigner : WindowAssigner
+        missing : {"fail", "drop", "side output"}, optional
+            What happens to rows without an event time, if their windows need one.
+
+        Returns
+        -------
+        WindowedInputs
+            A builder of triggers, evictors and side outputs; its last method, `join` or `cogroup`, returns
+            what ``process`` does.
+
+        Raises
+        ------
+        InvalidWindowError
+        """
+        return WindowedInputs(WindowDefinition.of(assigner), missing, self._joined)
 
     @property
     @abstractmethod

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from keyedstate.errors import InvalidFunctionError, InvalidJoinError, MissingTimestampError
-from keyedstate.joins.columns import Fold, JoinedColumn
+from keyedstate.joins.columns import Fold, JoinedColumn, WindowColumn, has_null
 from keyedstate.runtime.event_time import DROP, FAIL, LATE, TIMELESS
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.two_inputs import ConnectedInputs, KeyedCoProcessFunction
@@ -48,7 +48,9 @@ class JoinFunction(KeyedCoProcessFunction):
         self._compound_key = False
 
     @abstractmethod
-    def output_columns(self, inputs: ConnectedInputs, fold: Fold) -> list[JoinedColumn] | None:
+    def output_columns(
+        self, inputs: ConnectedInputs, fold: Fold
+    ) -> Sequence[JoinedColumn | WindowColumn] | None:
         """Return the columns of the output; None where a user's function makes the rows."""
 
     def _bound(self, inputs: ConnectedInputs) -> Self:
@@ -95,8 +97,7 @@ class JoinFunction(KeyedCoProcessFunction):
 
     def _null_in_key(self, ctx: Context) -> bool:
         """Return whether a part of the current key is null, which equals no other."""
-        key = ctx.key
-        return key is None or (self._compound_key and None in key)
+        return has_null(ctx.key, compound=self._compound_key)
 
     def _has_null_key(self, ctx: Context) -> bool:
         """Return whether a part of the current key is null, and count the row as dropped then."""

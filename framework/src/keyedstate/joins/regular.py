@@ -131,7 +131,7 @@ class RegularJoinFunction(JoinFunction):
         if right.rows.is_empty():
             self._keep(left, end, False, row)
             return None
-        return None if left.keeps else [row]
+        return None if left.keeps else [self._joined.of_left(row)]
 
     def _right_of_semi(self, row: Any, end: int) -> Iterable[Any] | None:
         left, right = self._sides
@@ -144,7 +144,8 @@ class RegularJoinFunction(JoinFunction):
             for number, (until, _, _) in longest:
                 self._forget(right, number, until)
             self._keep(right, end, True, row)
-        return None if left.keeps else [other for _, (_, _, other) in decided]
+        of_left = self._joined.of_left
+        return None if left.keeps else [of_left(other) for _, (_, _, other) in decided]
 
     # -- the life of a row --------------------------------------------------------------------------------
 
@@ -183,7 +184,9 @@ class RegularJoinFunction(JoinFunction):
         self._timers.delete_processing_time_timer(namespace, end)
 
     def _alone(self, row: Any, side: _Side) -> tuple[Any, ...]:
-        return self._joined.alone(row, of_right=side.of_right) if self.how.of_pairs else row
+        if not self.how.of_pairs:
+            return self._joined.of_left(row)
+        return self._joined.alone(row, of_right=side.of_right)
 
     def _on_timer(self, timer: Timer) -> Iterable[Any] | None:
         """Remove a row at its end, and emit it where it has found no match."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 from keyedstate.columns.connected import ConnectedColumns
 from keyedstate.columns.declared import output_schema
 from keyedstate.errors import ConnectedFramesError, EventTimeError
-from keyedstate.joins import JoinFunction
+from keyedstate.joins import JoinFunction, WindowColumn
 from keyedstate.joins.inputs import JoinableInputs
 from keyedstate.local.run.plan import OperatorInputs, OperatorPlan
 from keyedstate.local.streams.keyed import KeyedStream
@@ -99,6 +99,9 @@ class ConnectedStreams(JoinableInputs[ResultStream]):
             return self.process(function, output_schema(declared).schema)
         fields = []
         for each in made:
+            if isinstance(each, WindowColumn):
+                fields.append(pa.field(each.name, pa.timestamp("us", "UTC")))
+                continue
             field = sides[each.of_right].schema.field(each.place).with_name(each.name)
             fields.append(field.with_nullable(field.nullable or each.optional))
         return self.process(function, pa.schema(fields))

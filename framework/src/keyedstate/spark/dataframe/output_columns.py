@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType
 
-from keyedstate.joins import JoinFunction
+from keyedstate.joins import JoinFunction, WindowColumn
 from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.schema import distinct, folded, parse_output, to_arrow
@@ -54,6 +54,9 @@ def join_output_type(
         return parse_output(left.sparkSession, declared)[0]
     columns = StructType()
     for each in made:
+        if isinstance(each, WindowColumn):
+            columns.add(StructField(each.name, TimestampType()))
+            continue
         field = (right if each.of_right else left).schema.fields[each.place]
         columns.add(StructField(each.name, field.dataType, field.nullable or each.optional))
     return distinct(left, columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import datetime as dt
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from keyedstate.runtime.functions.keyed import Context, KeyedProcessFunction
 from keyedstate.state import StateDescriptor
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer
-from keyedstate.types import TimeWindow, infer
+from keyedstate.types import TimeWindow, TypeSerializer, infer
 from keyedstate.windows.declaration.contents import ReducedRows, WindowContents
 from keyedstate.windows.declaration.contexts import WindowContext
 from keyedstate.windows.declaration.definition import WindowDefinition
@@ -29,7 +29,60 @@ WINDOW_END = "window_end"
 _1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
-class WindowedFunction(KeyedProcessFunction):
+class WindowsOfKeys:
+    """Runs the window operator in a process function, and returns the rows that windows yield."""
+
+    _definition: WindowDefinition
+    _contents: WindowContents
+    _function: ProcessWindowFunction
+    _out: list[Any]
+
+    def _open_windows(
+        self, ctx: Context, element_type: TypeSerializer[Any], late: Callable[[Any], None]
+    ) -> None:
+        """Open the function of the windows; `late` is called with an element that is too late."""
+        function = self._function
+        for descriptor in declared_states(function):
+            descriptor.bind(function, ctx.state(descriptor))
+        function.open()
+        self._out = []
+        self._operator = WindowOperator(
+            self._definition,
+            self._contents,
+            function,
+            element_type,
+            backend=ctx._backend,
+            timers=ctx._timers,
+            emit=self._emit,
+            output=ctx.output,
+            late=late,
+        )
+        # The target of the timers is the function and not the operator, so that it can return rows.
+        ctx._timers.service(TIMERS, self, self._definition.assigner.window_serializer)
+
+    def on_event_time(self, timer: Timer) -> Iterable[Any]:
+        """Handle a timer of event time, and return the rows that its window yields."""
+        self._operator.on_event_time(timer)
+        return self._drain()
+
+    def on_processing_time(self, timer: Timer) -> Iterable[Any]:
+        """Handle a timer of processing time, and return the rows that its window yields."""
+        self._operator.on_processing_time(timer)
+        return self._drain()
+
+    def close(self) -> None:
+        """Close the function of the windows."""
+        self._function.close()
+
+    def _emit(self, rows: Iterable[Any]) -> None:
+        self._out.extend(rows)
+
+    def _drain(self) -> list[Any]:
+        rows, self._out = self._out, []
+        return rows
+
+
+class WindowedFunction(WindowsOfKeys, KeyedProcessFunction):
     """Puts the rows of a key into windows and calls a function when they fire; made by `windowed`."""
 
     def __init__(
@@ -48,7 +101,6 @@ class WindowedFunction(KeyedProcessFunction):
         self._function = function
         self._skipped = skipped
         self._schema: pa.Schema | None = None
-        self._out: list[Any] = []
 
     def for_rows(
         self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
@@ -71,24 +123,7 @@ class WindowedFunction(KeyedProcessFunction):
                 type(self).__name__,
                 "it does not know the columns of its rows; declare windows with keyed(...).window(...)",
             )
-        function = self._function
-        for descriptor in declared_states(function):
-            descriptor.bind(function, ctx.state(descriptor))
-        function.open()
-        self._out = []
-        self._operator = WindowOperator(
-            self._definition,
-            self._contents,
-            function,
-            infer(self._schema),
-            backend=ctx._backend,
-            timers=ctx._timers,
-            emit=self._emit,
-            output=ctx.output,
-            late=partial(self._skipped.put_late, ctx),
-        )
-        # The target of the timers is the function and not the operator, so that it can return rows.
-        ctx._timers.service(TIMERS, self, self._definition.assigner.window_serializer)
+        self._open_windows(ctx, infer(self._schema), partial(self._skipped.put_late, ctx))
 
     def process(self, row: Any, ctx: Context) -> Iterable[Any]:
         try:
@@ -96,26 +131,6 @@ class WindowedFunction(KeyedProcessFunction):
         except MissingTimestampError as error:
             self._skipped.put_timeless(ctx, row, error)
         return self._drain()
-
-    def on_event_time(self, timer: Timer) -> Iterable[Any]:
-        """Handle a timer of event time, and return the rows that its window yields."""
-        self._operator.on_event_time(timer)
-        return self._drain()
-
-    def on_processing_time(self, timer: Timer) -> Iterable[Any]:
-        """Handle a timer of processing time, and return the rows that its window yields."""
-        self._operator.on_processing_time(timer)
-        return self._drain()
-
-    def close(self) -> None:
-        self._function.close()
-
-    def _emit(self, rows: Iterable[Any]) -> None:
-        self._out.extend(rows)
-
-    def _drain(self) -> list[Any]:
-        rows, self._out = self._out, []
-        return rows
 
 
 class WindowRow(ProcessWindowFunction):
@@ -136,7 +151,7 @@ class WindowRow(ProcessWindowFunction):
 
     def process(self, elements: Any, ctx: WindowContext) -> Iterable[Any]:
         key = (ctx.key,) if self._single_key else ctx.key
-        bounds = _bounds(ctx.window) if self._has_bounds else ()
+        bounds = window_bounds(ctx.window) if self._has_bounds else ()
         return ((*key, *bounds, *self._values(elements)),)
 
     def _values(self, elements: Any) -> Iterable[Any]:
@@ -145,7 +160,7 @@ class WindowRow(ProcessWindowFunction):
         return elements if isinstance(elements, (tuple, list)) else (elements,)
 
 
-def _bounds(window: TimeWindow) -> tuple[dt.datetime | None, dt.datetime | None]:
+def window_bounds(window: TimeWindow) -> tuple[dt.datetime | None, dt.datetime | None]:
     """Return a window's start and end in UTC; None for what is outside the years 1 to 9999."""
     return _datetime(window.start), _datetime(window.end)
 
