@@ -6,7 +6,6 @@ import datetime as dt
 from collections import Counter
 
 import pytest
-
 from pyspark.sql import functions as f
 
 from keyedstate import connect, keyed
@@ -103,7 +102,7 @@ class Sizes(CoGroupFunction):
 def test_the_rows_of_a_window_are_joined_as_spark_joins_them(streams, one_backend):
     streams[0].add(order(n % 5 or None, f"buyer {n}", 7 * n) for n in range(20))
     streams[1].add(payment(n % 4 or None, f"payer {n}", 11 * n) for n in range(12))
-    orders, payments = frames = [stream.batch() for stream in streams]
+    frames = [stream.batch() for stream in streams]
     sides = [
         keyed(frame, key, event_time=EventTime(time, 0))
         for frame, key, time in zip(frames, ("order", "order_id"), ("at", "paid"), strict=True)
@@ -120,6 +119,27 @@ def test_the_rows_of_a_window_are_joined_as_spark_joins_them(streams, one_backen
     sizes = windows.cogroup(Sizes(), "order long, hour int, of_left int, of_right int").collect()
     assert sum(row.of_left for row in sizes) == 20 and sum(row.of_right for row in sizes) == 12
     assert len(sizes) == len({(row.order, row.hour) for row in sizes}) == 20
+
+
+def test_a_row_meets_the_version_of_its_time_as_in_sql(streams, one_backend):
+    """Over two epochs of a stream: versions come after the rows that need them."""
+    orders, prices = streams
+    orders.add([order(1, "ann", 10), order(1, "bob", 30), order(2, "cid", 5)])
+    prices.add([payment(1, "cheap", 0), payment(1, "dear", 20)])
+    orders.add([order(3, "dan", 100), order(None, "eve", 100)])
+    prices.add([payment(1, "late", 15), payment(3, "new", 120)])
+    sides = [
+        keyed(stream.frame(), key, event_time=EventTime(time, 0))
+        for stream, key, time in zip(streams, ("order", "order_id"), ("at", "paid"), strict=True)
+    ]
+    config = {"backend": one_backend, "checkpoint.dir": str(orders.state)}
+    orders.add([order(3, "fay", 101)])
+    prices.add([payment(9, "other", 121)])
+    orders.run(connect(*sides, uid="prices", config=config).versioned_join("left"))
+    found = {
+        epoch: sorted(f"{who} {price}" for _, who, _, price, _ in rows) for epoch, rows in orders.rows.items()
+    }
+    assert found == {0: [], 1: ["ann cheap", "bob dear", "cid None", "eve None"], 2: ["dan None"]}
 
 
 def test_what_cannot_be_joined_is_refused_when_the_frame_is_built(spark, streams, one_backend):

@@ -11,6 +11,7 @@ from keyedstate.joins.join_function import (
     JoinFunction,
 )
 from keyedstate.joins.regular import RegularJoinFunction, join
+from keyedstate.joins.versioned import VersionedJoinFunction, versioned_join
 from keyedstate.joins.window_builder import WindowedInputs, windowed
 from keyedstate.joins.windowed import CoGroupFunction, WindowedJoinFunction
 
@@ -28,11 +29,13 @@ __all__ = [
     "JoinedColumn",
     "ProcessJoinFunction",
     "RegularJoinFunction",
+    "VersionedJoinFunction",
     "WindowColumn",
     "WindowedInputs",
     "WindowedJoinFunction",
     "interval_join",
     "join",
     "joined_columns",
+    "versioned_join",
     "windowed",
 ]

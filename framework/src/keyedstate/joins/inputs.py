@@ -11,6 +11,7 @@ from keyedstate.errors import InvalidJoinError, UnboundedStateWarning
 from keyedstate.joins.interval_builder import IntervalJoin
 from keyedstate.joins.join_function import JoinFunction
 from keyedstate.joins.regular import join
+from keyedstate.joins.versioned import versioned_join
 from keyedstate.joins.window_builder import WindowedInputs
 from keyedstate.state import Ttl
 from keyedstate.windows import WindowAssigner
@@ -140,6 +141,43 @@ class JoinableInputs(ABC, Generic[T]):
         InvalidWindowError
         """
         return WindowedInputs(WindowDefinition.of(assigner), missing, self._joined)
+
+    def versioned_join(
+        self,
+        how: str = "inner",
+        *,
+        deleted: str | None = None,
+        late: str = "drop",
+        missing: str = "fail",
+    ) -> T:
+        """Join each left row with the version of the right row of its key as of its event time.
+
+        The right input is the log of a table that changes slowly: each row is valid from its event time until
+        that of the next row of the key.  A left row is emitted when the watermark has reached its time.
+
+        Parameters
+        ----------
+        how : {"inner", "left"}, optional
+            "left" emits rows for which there is no version, with nulls.
+        deleted : str, optional
+            A boolean column of the right input, true in a row that ends the versions of its key.
+        late : {"drop", "side output"}, optional
+            What happens to left rows before the watermark, and to versions that are replaced when they come.
+            The side outputs are named ``late_left`` and ``late_right``.
+        missing : {"fail", "drop", "side output"}, optional
+            What happens to rows without an event time.  The side outputs are named ``missing_left`` and
+            ``missing_right``.
+
+        Returns
+        -------
+        DataFrame or ResultStream
+            The key columns, the others of the left input and the others of the right one.
+
+        Raises
+        ------
+        InvalidJoinError
+        """
+        return self._joined(versioned_join(how, deleted=deleted, late=late, missing=missing), None)
 
     @property
     @abstractmethod

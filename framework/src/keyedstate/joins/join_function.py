@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from keyedstate.errors import InvalidFunctionError, InvalidJoinError, MissingTimestampError
 from keyedstate.joins.columns import Fold, JoinedColumn, WindowColumn, has_null
-from keyedstate.runtime.event_time import DROP, FAIL, LATE, TIMELESS
+from keyedstate.runtime.event_time import DROP, FAIL, LATE, MISSING, TIMELESS
+from keyedstate.runtime.functions.builder import missing_policy
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.two_inputs import ConnectedInputs, KeyedCoProcessFunction
 from keyedstate.types import TypeSerializer, infer
@@ -26,6 +27,18 @@ LATE_LEFT = "late_left"
 LATE_RIGHT = "late_right"
 MISSING_LEFT = "missing_left"
 MISSING_RIGHT = "missing_right"
+
+
+def declared_side_outputs(late: object, missing: object) -> tuple[dict[str, None], str]:
+    """Return the side outputs of a join that a user declares, and the policy for rows without event time.
+
+    Raises `InvalidJoinError`.
+    """
+    if late not in ("drop", "side output"):
+        raise InvalidJoinError(f"late={late!r}", "there is no such policy", "Give 'drop' or 'side output'.")
+    policy = missing_policy(missing, InvalidJoinError)
+    sides = dict.fromkeys((LATE_LEFT, LATE_RIGHT)) if late == "side output" else {}
+    return sides | (dict.fromkeys((MISSING_LEFT, MISSING_RIGHT)) if policy == MISSING else {}), policy
 
 
 class JoinFunction(KeyedCoProcessFunction):

@@ -13,16 +13,7 @@ from typing import Any
 
 from keyedstate.errors import InvalidJoinError
 from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, JoinType, joined_columns
-from keyedstate.joins.join_function import (
-    LATE_LEFT,
-    LATE_RIGHT,
-    MISSING_LEFT,
-    MISSING_RIGHT,
-    NULL_KEY,
-    JoinFunction,
-)
-from keyedstate.runtime.event_time import MISSING
-from keyedstate.runtime.functions.builder import missing_policy
+from keyedstate.joins.join_function import NULL_KEY, JoinFunction, declared_side_outputs
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.state import MapState, StateDescriptor, Ttl, TtlClock, ValueState
@@ -234,21 +225,11 @@ def join(
                 "a timer removes each row of a join, and its life begins once",
                 "Give a duration and a clock alone, as in Ttl.of('1 day', clock=TtlClock.EVENT_TIME).",
             )
-    if late not in ("drop", "side output"):
-        raise InvalidJoinError(f"late={late!r}", "there is no such policy", "Give 'drop' or 'side output'.")
-    policy = missing_policy(missing, InvalidJoinError)
-    by_watermark = ttl is not None and ttl.clock is TtlClock.EVENT_TIME
-    sides: dict[str, None] = {}
-    for set_aside, names in (
-        (late == "side output", (LATE_LEFT, LATE_RIGHT)),
-        (policy == MISSING, (MISSING_LEFT, MISSING_RIGHT)),
-    ):
-        if set_aside and not by_watermark:
-            raise InvalidJoinError(
-                f"the side output {names[0]!r}",
-                "rows that live by the clock, or for ever, are never late and need no event time",
-                "Leave it out, or give a time to live with clock=TtlClock.EVENT_TIME.",
-            )
-        if set_aside:
-            sides |= dict.fromkeys(names)
+    sides, policy = declared_side_outputs(late, missing)
+    if sides and (ttl is None or ttl.clock is not TtlClock.EVENT_TIME):
+        raise InvalidJoinError(
+            f"the side output {min(sides)!r}",
+            "rows that live by the clock, or for ever, are never late and need no event time",
+            "Leave it out, or give a time to live with clock=TtlClock.EVENT_TIME.",
+        )
     return RegularJoinFunction(chosen, ttl, sides, policy)
