@@ -16,7 +16,7 @@ from keyedstate.errors import (
     SideOutputNameError,
     UserFunctionError,
 )
-from keyedstate.joins import ProcessJoinFunction, interval_join
+from keyedstate.joins import LeftColumn, ProcessJoinFunction, interval_join
 from keyedstate.state import ValueState
 from keyedstate.testing import Harness, SecondInput
 from keyedstate.time import EventTime
@@ -130,7 +130,8 @@ def test_other_bounds_after_a_restart_are_those_of_rows_that_came_before_it(one_
         expected = [(n, 16) for n in sorted([*range(10, 20), 15]) if n + lower <= 16 <= n + upper]
         assert pairs(right(harness, 16)) == expected
         harness.advance_watermark(18 + max(upper, 5))
-        assert list(harness.state("left-buffer", "a").keys()) == [19]
+        kept = [19] if 19 + max(upper, 0) > 18 + max(upper, 5) else []
+        assert list(harness.state("left-buffer", "a").keys()) == kept
         harness.advance_watermark(100)
         assert harness.num_entries() == 0
     with joining(interval_join(lower, upper).join(), one_backend, restore=snapshot) as harness:
@@ -284,6 +285,108 @@ def test_a_join_finds_each_pair_once_of_rows_that_are_not_late(steps, bounds):
         assert harness.num_entries() == 0
 
 
+# -- bounds in columns of the left row -------------------------------------------------------------------
+
+BOUNDS = {"opens": types.TIMESTAMP, "ends": types.TIMESTAMP, "lasts": types.DURATION, "day": types.DATE}
+
+
+def auctions(join, backend, **arguments):
+    columns = {"k": types.STRING, "n": types.INT64, "at": types.TIMESTAMP, **BOUNDS}
+    both = {"left_n": types.INT64, "left_at": types.TIMESTAMP, **BOUNDS}
+    output = {"k": types.STRING, **both, "right_at": types.TIMESTAMP, "right_n": types.INT64}
+    return joining(join, backend, output, schema=columns, **arguments)
+
+
+def auction(harness, n, time, opens=None, ends=None, lasts=None, key="a"):
+    lasts = None if lasts is None else dt.timedelta(milliseconds=lasts)
+    return harness.process1((key, n, at(time), at(opens), at(ends), lasts, None))
+
+
+def test_a_bound_may_be_a_column_of_the_left_row(backend_name):
+    with auctions(interval_join(0, LeftColumn("ends")).join(), backend_name) as harness:
+        auction(harness, 1, 10, ends=20)
+        auction(harness, 2, 10, ends=13)
+        assert pairs(right(harness, 9, 13, 14, 20, 21)) == [(1, 13), (2, 13), (1, 14), (1, 20)]
+        assert auction(harness, 3, 10, ends=None) == auction(harness, 4, 10, ends=9) == []
+        assert harness.rows_dropped == {"no interval": 2}
+        harness.advance_watermark(13)
+        assert [row.n for rows in harness.state("left-buffer", "a").values() for row in rows] == [1]
+        harness.advance_watermark(20)
+        assert harness.keys("left-buffer") == []
+        harness.end_input()
+        assert harness.num_entries() == 0
+
+
+def test_bounds_may_be_durations_and_lie_before_the_row_as_far_as_lookback_says(backend_name):
+    join = interval_join(LeftColumn("opens"), LeftColumn("lasts"), lower_exclusive=True, lookback=5)
+    with auctions(join.join(), backend_name) as harness:
+        right(harness, 1, 4, 5, 6, 12, 13)
+        made = auction(harness, 1, 10, opens=5, lasts=2)
+        assert pairs(made) == [(1, 6), (1, 12)]
+        assert pairs(auction(harness, 2, 9, opens=0, lasts=0)) == [(2, 4), (2, 5), (2, 6)]
+        harness.advance_watermark(10)
+        kept = list(harness.state("right-buffer", "a").keys())
+        assert kept == [6, 12, 13], "an auction at 10 looks back to 5"
+
+
+def test_days_are_bounds_too(one_backend):
+    with auctions(interval_join(0, LeftColumn("day")).join(), one_backend) as harness:
+        day = 86_400_000
+        harness.process1(("a", 1, at(10), None, None, None, dt.date(1970, 1, 2)))
+        assert pairs(right(harness, day - 1, day, day + 1)) == [(1, day - 1), (1, day)]
+
+
+AUCTIONS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("left"), st.sampled_from("ab"), st.integers(0, 30), st.integers(-8, 8), st.integers(-8, 8)
+        ),
+        st.tuples(st.just("right"), st.sampled_from("ab"), st.integers(0, 30), st.just(0), st.just(0)),
+        st.tuples(st.just("watermark"), st.just(""), st.integers(0, 30), st.just(0), st.just(0)),
+        st.tuples(st.just("restart"), st.just(""), st.integers(1, 3), st.just(0), st.just(0)),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=30)
+@given(steps=AUCTIONS, lookback=st.sampled_from([0, 20, 80]))
+def test_a_join_with_bounds_in_columns_equals_the_model_over_restarts(steps, lookback):
+    """Watermarks lie between the times of rows."""
+    join = interval_join(LeftColumn("opens"), LeftColumn("ends"), lookback=lookback).join()
+    lefts, rights, expected, watermark = [], [], [], -1
+    with auctions(join, "heap-cow", parallelism=2) as harness:
+        for number, (step, key, where, before, after) in enumerate(steps):
+            time = 10 * where
+            if step == "watermark":
+                watermark = max(watermark, time + 5)
+                harness.advance_watermark(watermark)
+            elif step == "restart":
+                harness.restore(harness.snapshot(), where)
+            elif step == "left":
+                opens, ends = 10 * (where + before), 10 * (where + after)
+                auction(harness, number, time, opens=opens, ends=ends, key=key)
+                if time > watermark:
+                    lefts.append((key, number, max(opens, time - lookback), ends))
+                    expected += [
+                        (number, other)
+                        for its, other, when in rights
+                        if its == key and lefts[-1][2] <= when <= ends
+                    ]
+            else:
+                harness.process2((at(time), key, number))
+                if time > watermark:
+                    rights.append((key, number, time))
+                    expected += [
+                        (other, number)
+                        for its, other, opens, ends in lefts
+                        if its == key and opens <= time <= ends
+                    ]
+        harness.end_input()
+        assert sorted(pairs(harness.outputs)) == sorted(expected)
+        assert harness.num_entries() == 0
+
+
 class One(ProcessJoinFunction):
     def process(self, left, right, ctx):
         return (left.k, 1)
@@ -308,6 +411,14 @@ def test_what_cannot_be_joined_is_refused(one_backend):
         interval_join(0, 1).side_output("x", None)
     with pytest.raises(InvalidJoinError, match="no columns are named"):
         joining(interval_join(0, 1).join(), one_backend, event_time=None, second=SecondInput(RIGHT, key="k2"))
+    with pytest.raises(InvalidJoinError, match="says it"):
+        interval_join(0, 1, lookback=5)
+    with pytest.raises(InvalidJoinError, match="is negative"):
+        interval_join(LeftColumn("at"), 1, lookback=-5)
+    with pytest.raises(InvalidJoinError, match=r"but k, n, at\. Name one with a time or a duration"):
+        joining(interval_join(0, LeftColumn("ends")).join(), one_backend)
+    with pytest.raises(InvalidJoinError, match="the column has the type int64"):
+        joining(interval_join(0, LeftColumn("n")).join(), one_backend)
     with pytest.raises(InvalidFunctionError, match="does not know the columns"):
         interval_join(0, 1).join().states()
     with joining(interval_join(0, 1).process(One()), one_backend, "k string, n long") as harness:

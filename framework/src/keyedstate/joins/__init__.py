@@ -1,5 +1,6 @@
 """Joins: rows of two inputs with one key, by their times, in windows, or for as long as they live."""
 
+from keyedstate.joins.bounds import LeftColumn
 from keyedstate.joins.columns import JoinedColumn, JoinType, WindowColumn, joined_columns
 from keyedstate.joins.interval import IntervalJoinFunction, JoinContext, ProcessJoinFunction
 from keyedstate.joins.interval_builder import IntervalJoin, interval_join
@@ -27,6 +28,7 @@ __all__ = [
     "JoinFunction",
     "JoinType",
     "JoinedColumn",
+    "LeftColumn",
     "ProcessJoinFunction",
     "RegularJoinFunction",
     "VersionedJoinFunction",

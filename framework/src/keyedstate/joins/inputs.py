@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from keyedstate.durations import Duration
 from keyedstate.errors import InvalidJoinError, UnboundedStateWarning
+from keyedstate.joins.bounds import Bound
 from keyedstate.joins.interval_builder import IntervalJoin
 from keyedstate.joins.join_function import JoinFunction
 from keyedstate.joins.regular import join
@@ -25,11 +26,12 @@ class JoinableInputs(ABC, Generic[T]):
 
     def interval_join(
         self,
-        lower: Duration,
-        upper: Duration,
+        lower: Bound,
+        upper: Bound,
         *,
         lower_exclusive: bool = False,
         upper_exclusive: bool = False,
+        lookback: Duration = 0,
         missing: str = "fail",
     ) -> IntervalJoin[T]:
         """Join rows by key and event time: ``interval_join("-1 hour", "2 hours").join()``.
@@ -39,10 +41,14 @@ class JoinableInputs(ABC, Generic[T]):
 
         Parameters
         ----------
-        lower, upper : str, timedelta or int
-            Relative to the time of the left row; either may be negative.
+        lower, upper : str, timedelta, int or LeftColumn
+            Relative to the time of the left row; either may be negative.  Or a column of the left row, a time
+            or a duration.
         lower_exclusive, upper_exclusive : bool, optional
             Whether a right row at exactly that bound is excluded.
+        lookback : str, timedelta or int, optional
+            How far before the time of its left row a lower bound in a column may be; earlier ones are moved
+            there.  Right rows are kept for so long.
         missing : {"fail", "drop", "side output"}, optional
             What happens to rows without an event time.
 
@@ -60,6 +66,7 @@ class JoinableInputs(ABC, Generic[T]):
             upper,
             lower_exclusive=lower_exclusive,
             upper_exclusive=upper_exclusive,
+            lookback=lookback,
             missing=missing,
             finish=self._joined,
         )

@@ -11,20 +11,25 @@ from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
+from keyedstate.joins.bounds import Interval
 from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, joined_columns
-from keyedstate.joins.join_function import LEFT, RIGHT, JoinFunction
+from keyedstate.joins.join_function import LEFT, NULL_KEY, RIGHT, JoinFunction
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.state import MapState, StateDescriptor
+from keyedstate.state.clock import END_OF_TIME
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer
 from keyedstate.types import INT64, STRING, list_of, tuple_of
 
-#: The timer service of cleanup.  The namespace is the side and the time in its buffer, which does not follow
-#: from the timer's time after a restart with other bounds.
+#: The timer service of cleanup.  The namespace is the side, and a number that has no meaning any more.
 TIMERS = "interval-join"
 _TIMERS_OF = tuple_of(STRING, INT64)
 _TIME = itemgetter(0)
+#: The spans of time for which a key has one timer, in an interval.
+_SPANS = 4
+#: The metric of left rows dropped because a bound is null, or the upper one before the lower one.
+NO_INTERVAL = "no interval"
 
 
 class JoinContext:
@@ -115,14 +120,13 @@ class IntervalJoinFunction(JoinFunction):
 
     def __init__(
         self,
-        lower_ms: int,
-        upper_ms: int,
+        interval: Interval,
         function: ProcessJoinFunction,
         side_outputs: Mapping[str, Any],
         missing: str,
     ) -> None:
         super().__init__(side_outputs, missing)
-        self._bounds = (lower_ms, upper_ms), (-upper_ms, -lower_ms)
+        self._interval = interval
         self._function = function
 
     def for_inputs(self, inputs: ConnectedInputs) -> IntervalJoinFunction:
@@ -131,10 +135,11 @@ class IntervalJoinFunction(JoinFunction):
         Raises
         ------
         InvalidJoinError
-            Where they have no event times.
+            Where they have no event times, or the left ones no column of a bound.
         """
         self._need_event_time(inputs, "the interval", "rows are joined by their event times")
         bound = self._bound(inputs)
+        self._interval.of_rows(inputs.first.schema)
         if isinstance(self._function, JoinedRow):
             bound._function = JoinedRow(JoinedRows(inputs))
         return bound
@@ -153,32 +158,73 @@ class IntervalJoinFunction(JoinFunction):
         self._left, self._right = (ctx.state(buffer) for buffer in self._buffers())
         self._timers = ctx._timers.service(TIMERS, self, _TIMERS_OF)
         self._pair = JoinContext(ctx)
+        assert self._inputs is not None, "it has buffers"
+        self._times_of = self._interval.of_rows(self._inputs.first.schema)
+        self._distances = self._interval.distances
+        # A key has a timer for each span of time, and not one for each row: rows are kept a little longer.
+        lower, upper = self._distances or (0, 0)
+        self._span = max((upper - lower) // _SPANS, 1)
+        self._current = ctx._backend.current
         function.open()
 
     def close(self) -> None:
         self._function.close()
 
     def process1(self, row: Any, ctx: Context) -> Iterable[Any] | None:
-        return self._process(row, ctx, of_right=False)
+        time = self._time_in_order(row, ctx, of_right=False)
+        if time is None:
+            return None
+        times = self._times_of(row, time)
+        if times is None:
+            ctx._dropped[NO_INTERVAL] += 1
+            return None
+        first, last = times
+        self._keep(LEFT, self._left, time, row, max(time, last))
+        found = [(other, rows) for other, rows in self._right.items() if first <= other <= last]
+        return self._pairs(row, time, found, ctx, of_right=False)
 
     def process2(self, row: Any, ctx: Context) -> Iterable[Any] | None:
-        return self._process(row, ctx, of_right=True)
+        time = self._time_in_order(row, ctx, of_right=True)
+        if time is None:
+            return None
+        self._keep(RIGHT, self._right, time, row, time + self._interval.right_life)
+        if self._distances is not None:
+            lower, upper = self._distances
+            first, last = time - upper, time - lower
+            found = [(other, rows) for other, rows in self._left.items() if first <= other <= last]
+        else:
+            found = [(other, self._around(time, other, rows or ())) for other, rows in self._left.items()]
+        return self._pairs(row, time, found, ctx, of_right=True)
 
-    def _process(self, row: Any, ctx: Context, *, of_right: bool) -> Iterable[Any] | None:
-        time = self._time_of(row, ctx, of_right)
-        if time is None or self._has_null_key(ctx):
+    def _time_in_order(self, row: Any, ctx: Context, *, of_right: bool) -> int | None:
+        """Return the time of a row that can be joined; any other is set aside."""
+        time = ctx.timestamp
+        if time is None or self._null_in_key(ctx):
+            if time is not None or self._time_of(row, ctx, of_right) is not None:
+                ctx._dropped[NULL_KEY] += 1
             return None
         if time < ctx.watermark:
             self._set_late_aside(row, ctx, of_right)
             return None
-        mine, others = (self._right, self._left) if of_right else (self._left, self._right)
-        lower, upper = self._bounds[of_right]
-        # Not in place: a snapshot that is being written may share the list.
-        mine.put(time, [*(mine.get(time) or ()), row])
-        side = RIGHT if of_right else LEFT
-        self._timers.register_event_time_timer((side, time), time + max(upper, 0))
-        first, last = time + lower, time + upper
-        found = [(other, rows) for other, rows in others.items() if first <= other <= last]
+        return time
+
+    def _around(self, time: int, of_rows: int, rows: Iterable[Any]) -> list[Any] | None:
+        """Return those of several left rows of one time whose interval has the time of a right row."""
+        times = [(row, self._times_of(row, of_rows)) for row in rows]
+        return [row for row, bounds in times if bounds is not None and bounds[0] <= time <= bounds[1]]
+
+    def _keep(self, side: str, buffer: Any, time: int, row: Any, end: int) -> None:
+        """Put a row into its buffer until the watermark has reached a time."""
+        current = self._current
+        # Not in place: a snapshot that is being written may share the list.  The rows need no checks, because
+        # the columns of the input say their types.
+        buffer._put_entries(current.key_group, current.key, {time: [*(buffer.get(time) or ()), row]})
+        self._clean_up_at(side, end)
+
+    def _pairs(
+        self, row: Any, time: int, found: list[tuple[int, list[Any] | None]], ctx: Context, *, of_right: bool
+    ) -> list[Any] | None:
+        """Return what is made of a row and the rows that it is joined with."""
         if not found:
             return None
         found.sort(key=_TIME)
@@ -196,14 +242,43 @@ class IntervalJoinFunction(JoinFunction):
         return out
 
     def on_event_time(self, timer: Timer) -> None:
-        """Remove a time from its buffer, unless the interval is larger than when the timer was registered."""
-        side, time = timer.namespace
+        """Remove the rows of a side that can be joined with no row to come."""
+        side = timer.namespace[0]
         of_right = side == RIGHT
-        over = time + max(self._bounds[of_right][1], 0)
-        if over > self._timers.current_watermark:
-            self._timers.register_event_time_timer(timer.namespace, over)
-        else:
-            (self._right if of_right else self._left).remove(time)
+        buffer = self._right if of_right else self._left
+        life = self._interval.right_life if of_right else self._interval.left_life
+        now = self._timers.current_watermark
+        over, next_end = [], END_OF_TIME
+        for time, rows in list(buffer.items()):
+            if life is not None:
+                end = time + life
+            else:
+                ends = [self._end_of(row, time) for row in rows or ()]
+                end = max(ends)
+                if min(ends) <= now < end:
+                    kept = [
+                        (row, of_row) for row, of_row in zip(rows or (), ends, strict=True) if of_row > now
+                    ]
+                    buffer.put(time, [row for row, _ in kept])
+                    end = min(of_row for _, of_row in kept)
+            if end <= now:
+                over.append(time)
+            else:
+                next_end = min(end, next_end)
+        buffer.remove_all(over)
+        if next_end < END_OF_TIME:
+            # The interval may have been another one when the timers of these rows were registered.
+            self._clean_up_at(side, next_end)
+
+    def _end_of(self, row: Any, time: int) -> int:
+        """Return the watermark from which on a left row can be joined with no row to come."""
+        times = self._times_of(row, time)
+        return time if times is None else max(time, times[1])
+
+    def _clean_up_at(self, side: str, end: int) -> None:
+        """Register a timer of the current key at the end of the span of a time."""
+        time = min(-(-end // self._span) * self._span, END_OF_TIME)
+        self._timers.register_event_time_timer((side, 0), time)
 
     def on_processing_time(self, timer: Timer) -> None:
         """Do nothing: a join registers none."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from keyedstate.durations import Duration, milliseconds
+from keyedstate.durations import Duration
 from keyedstate.errors import InvalidJoinError, SideOutputNameError, forgotten_call
+from keyedstate.joins.bounds import Bound, Interval
 from keyedstate.joins.interval import IntervalJoinFunction, JoinedRow, ProcessJoinFunction
 from keyedstate.joins.join_function import LATE_LEFT, LATE_RIGHT, MISSING_LEFT, MISSING_RIGHT
 from keyedstate.runtime.event_time import MISSING
@@ -18,9 +19,6 @@ from keyedstate.runtime.functions.builder import FunctionBuilder
 from keyedstate.runtime.functions.checks import check_methods
 
 T = TypeVar("T")
-
-#: The sum of a time and a bound is a time.
-_LARGEST_BOUND_MS = 2**62
 
 
 class IntervalJoin(FunctionBuilder, Generic[T]):
@@ -30,7 +28,7 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
 
     Parameters
     ----------
-    lower, upper, lower_exclusive, upper_exclusive, missing
+    lower, upper, lower_exclusive, upper_exclusive, lookback, missing
         As in `interval_join`.
     finish : callable
         Takes the function and the declared schema of its rows, None for those of `joined_columns`, and
@@ -45,27 +43,19 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
 
     def __init__(
         self,
-        lower: Duration,
-        upper: Duration,
+        lower: Bound,
+        upper: Bound,
         *,
         lower_exclusive: bool,
         upper_exclusive: bool,
+        lookback: Duration,
         missing: str,
         finish: Callable[[IntervalJoinFunction, object], T],
     ) -> None:
         super().__init__(missing)
-        # Times are whole milliseconds: an open bound is a closed one a millisecond further in.
-        self._lower_ms = milliseconds(lower) + bool(lower_exclusive)
-        self._upper_ms = milliseconds(upper) - bool(upper_exclusive)
-        interval = f"the interval from {lower!r} to {upper!r}"
-        if milliseconds(lower) > milliseconds(upper):
-            raise InvalidJoinError(interval, "it ends before it begins", "Give the lower bound first.")
-        if self._lower_ms > self._upper_ms:
-            raise InvalidJoinError(
-                interval, "it is empty without its bounds", "Let it include one of them, or both."
-            )
-        if max(abs(self._lower_ms), abs(self._upper_ms)) > _LARGEST_BOUND_MS:
-            raise InvalidJoinError(interval, "no two times are so far apart", "Give nearer bounds.")
+        self._interval = Interval.of(
+            lower, upper, lower_exclusive=lower_exclusive, upper_exclusive=upper_exclusive, lookback=lookback
+        )
         self._finish = finish
         if self._missing == MISSING:
             self._sides = {MISSING_LEFT: None, MISSING_RIGHT: None}
@@ -132,16 +122,17 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
         return self._made(JoinedRow(), None)
 
     def _made(self, function: ProcessJoinFunction, schema: object) -> T:
-        join = IntervalJoinFunction(self._lower_ms, self._upper_ms, function, self._sides, self._missing)
+        join = IntervalJoinFunction(self._interval, function, self._sides, self._missing)
         return self._finish(join, schema)
 
 
 def interval_join(
-    lower: Duration,
-    upper: Duration,
+    lower: Bound,
+    upper: Bound,
     *,
     lower_exclusive: bool = False,
     upper_exclusive: bool = False,
+    lookback: Duration = 0,
     missing: str = "fail",
 ) -> IntervalJoin[IntervalJoinFunction]:
     """Declare an interval join without Spark; the result is a function of two inputs, for a test harness.
@@ -151,10 +142,14 @@ def interval_join(
 
     Parameters
     ----------
-    lower, upper : str, timedelta or int
-        Relative to the time of the left row, either may be negative: ``"-1 hour"``, ``"30 minutes"``.
+    lower, upper : str, timedelta, int or LeftColumn
+        Relative to the time of the left row, either may be negative: ``"-1 hour"``, ``"30 minutes"``.  Or a
+        column of the left row, a time or a duration.
     lower_exclusive, upper_exclusive : bool, optional
         Whether a right row at exactly that bound is not joined.
+    lookback : str, timedelta or int, optional
+        How far before the time of its left row a lower bound in a column may be; earlier ones are moved
+        there.  Right rows are kept for so long.
     missing : {"fail", "drop", "side output"}, optional
         What is done with a row that has no event time.  The side outputs are named ``missing_left`` and
         ``missing_right``.
@@ -170,6 +165,7 @@ def interval_join(
         upper,
         lower_exclusive=lower_exclusive,
         upper_exclusive=upper_exclusive,
+        lookback=lookback,
         missing=missing,
         finish=lambda function, schema: function,
     )
