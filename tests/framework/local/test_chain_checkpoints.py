@@ -20,12 +20,13 @@ from tests.framework.local.functions import (
     Count,
     Stamped,
     events,
+    minute,
     plain,
     tasks,
 )
 
 from keyedstate.aggregates import count
-from keyedstate.checkpoint.format.manifest import AttemptManifest
+from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CheckpointTimeoutError, SubtaskFailedError
@@ -205,7 +206,7 @@ def test_rows_between_two_operators_are_part_of_an_unaligned_checkpoint(tmp_path
     def note(table: pa.Table, epoch: int) -> None:
         found[epoch] = Counter(zip(*table.to_pydict().values(), strict=True))
         if epoch and slow.exists():
-            parts = _parts_of_checkpoint(config, "second", epoch - 1)
+            parts = _checkpoint(config, "second", epoch - 1).parts
             if any(part.operator_state is not None for part in parts):
                 # Rows were in flight.
                 slow.unlink()
@@ -217,10 +218,68 @@ def test_rows_between_two_operators_are_part_of_an_unaligned_checkpoint(tmp_path
     assert sum(found.values(), Counter()) == _users_by_count(batches.users())
 
 
-def _parts_of_checkpoint(config: dict[str, object], uid: str, epoch: int) -> Sequence[AttemptManifest]:
+def _checkpoint(config: dict[str, object], uid: str, epoch: int) -> CheckpointMetadata:
     metadata = OperatorFolder(CheckpointStorage.open(config["checkpoint.dir"]), uid).read_metadata(epoch)
     assert metadata is not None
-    return metadata.parts
+    return metadata
+
+
+class Announcing(Channels):
+    """Two batches, and then none for ever; a barrier comes behind the second while that is processed."""
+
+    def __init__(self, marks: Path) -> None:
+        super().__init__([events("a", [0]), events("a", [7])])
+        self._marks = marks
+
+    def channels(self):
+        (channel,) = super().channels()
+        read, offset = channel.read, channel.offset
+        nothing = pa.RecordBatch.from_pylist([], schema=self.schema)
+
+        def noted():
+            if offset() == 2:
+                _wait_for(self._marks / "processing")
+                (self._marks / "announced").touch()
+            return offset()
+
+        channel.read, channel.offset = lambda: read() or nothing, noted
+        return [channel]
+
+
+class BehindBarrier(KeyedProcessFunction):
+    """Yields the second row of a key after a barrier that overtakes it."""
+
+    n = ValueState("n", INT64, default=0)
+
+    def __init__(self, marks: Path) -> None:
+        self._marks = marks
+
+    def process(self, row, ctx):
+        self.n.update(self.n.value() + 1)
+        if self.n.value() == 2:
+            (self._marks / "processing").touch()
+            _wait_for(self._marks / "announced")
+        yield ctx.key, row.ts
+
+
+def test_an_unaligned_checkpoint_has_the_event_times_of_rows_between_operators(tmp_path, config):
+    """BAR-03: they were yielded behind the barrier that was announced to the second operator."""
+    config |= {"checkpoint.mode": "unaligned", "checkpoint.interval": 20}
+    times = []
+
+    def note(table: pa.Table, epoch: int) -> None:
+        if epoch and _checkpoint(config, "first", epoch - 1).positions["1"]["0"]["offset"] == 2:
+            positions = _checkpoint(config, "second", epoch - 1).positions
+            times.append(positions["1"]["upstream"]["event_times"])
+            raise Failed
+
+    by_minute = EventTime("ts", delay="0 s")
+    late = keyed(Announcing(tmp_path), "user", uid="first", config=tasks(1, config), event_time=by_minute)
+    stamped = late.process(BehindBarrier(tmp_path), "user string, ts timestamp")
+    second = keyed(stamped, "user", uid="second", config=tasks(2, config), event_time=by_minute)
+    with pytest.raises(Failed):
+        second.process(Count(), COUNTS).for_each(note)
+    assert times == [{"": int(minute(7).timestamp() * 1000)}]
 
 
 class Held:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import signal
 import subprocess
@@ -306,26 +307,63 @@ def test_timers_fire_where_a_task_processes_the_channel_last_that_ended_first(co
     assert plain(stream.process(Later(), "user string, minute long")) == [("k", 122)]
 
 
-class KillsItselfAtTheEnd(Count):
-    """Kills its process in `close`, once."""
+class KilledOnce(Count):
+    """Kills its process once: in `close`, or when the state is released behind it."""
+
+    def __init__(self, marker: Path, *, in_close: bool) -> None:
+        self._marker = marker
+        self._in_close = in_close
+
+    def open(self, ctx):
+        if not self._in_close:
+            Partition.close = lambda partition: self._kill()
+
+    def close(self):
+        if self._in_close:
+            self._kill()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._marker.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("in_close", "logged"),
+    [(True, "continues from its last checkpoint"), (False, "failed after the last checkpoint: its process")],
+)
+def test_a_task_that_is_killed_at_its_end_loses_no_row(tmp_path, config, caplog, in_close, logged):
+    marker = tmp_path / "marker"
+    marker.touch()
+    stream = keyed(events("a"), "user", uid="counts", config={**config, "parallelism": 2})
+    found = stream.process(KilledOnce(marker, in_close=in_close), COUNTS).to_table()
+    assert not marker.exists()
+    assert found.to_pylist() == [{"user": "a", "n": 1}]
+    assert logged in caplog.text
+
+
+class FailsToClose(Count):
+    """Cannot be closed while a file exists."""
 
     def __init__(self, marker: Path) -> None:
         self._marker = marker
 
     def close(self):
         if self._marker.exists():
-            self._marker.unlink()
-            os.kill(os.getpid(), signal.SIGKILL)
+            raise OSError("the connection is gone")
 
 
-def test_a_task_that_is_killed_after_the_last_checkpoint_loses_no_row(tmp_path, config, caplog):
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_an_error_while_closing_leaves_all_rows_to_the_next_run(tmp_path, config, tasks):
     marker = tmp_path / "marker"
     marker.touch()
-    stream = keyed(events("a"), "user", uid="counts", config={**config, "parallelism": 2})
-    found = stream.process(KillsItselfAtTheEnd(marker), COUNTS).to_table()
-    assert not marker.exists()
-    assert found.to_pylist() == [{"user": "a", "n": 1}]
-    assert "failed after the last checkpoint: its process was killed by signal 9." in caplog.text
+    stream = keyed(events("aba"), "user", uid="counts", config={**config, "parallelism": tasks})
+    counts = stream.process(FailsToClose(marker), COUNTS)
+    with pytest.raises(UserFunctionError, match=r"the connection is gone.* in FailsToClose\.close\(\)"):
+        counts.to_table()
+    marker.unlink()
+    assert sorted(plain(counts)) == [("a", 1), ("a", 2), ("b", 1)]
+    assert plain(counts) == []
 
 
 class RatedUntilKilled(Rated):

@@ -214,6 +214,13 @@ class Partition:
         self._operator.open()
         yield from self._operator.end_epoch(at_end)
 
+    def close_function(self) -> None:
+        """Close the function, which gets no more rows, before the state of its last epoch is written.
+
+        Raises `UserFunctionError` where the function does.
+        """
+        self._operator.close()
+
     def finish(
         self,
         start: EpochStart,

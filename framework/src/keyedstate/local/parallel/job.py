@@ -77,7 +77,7 @@ class ParallelJob:
             yield Restored() if checkpoints is None else checkpoints.begun(restored)
             running.send_broadcast()
             yield from self._epochs(running, checkpoints)
-            running.close_functions()
+            running.wait_until_closed()
         if self._stop.requested:
             raise KeyboardInterrupt
 
@@ -246,8 +246,8 @@ class _Running:
             operator.begin_epoch(published)
         self.is_ending = False
 
-    def close_functions(self) -> None:
-        """Wait until all subtasks have closed their functions; raises what one of them raised."""
+    def wait_until_closed(self) -> None:
+        """Wait until all subtasks have released their state; raises what one of them raised."""
         for operator in self._operators.values():
             for subtask in operator.subtasks:
                 try:

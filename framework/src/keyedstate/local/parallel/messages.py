@@ -51,6 +51,12 @@ class EndEpoch:
     at_end: AtEnd
     #: Whether the channels end behind the barrier.
     is_last: bool
+
+
+@dataclass(frozen=True)
+class Positions:
+    """To a subtask: the positions of the channels at the barrier, behind the last rows that belong to it."""
+
     #: As `AttemptManifest.positions`.
     positions: Mapping[str, Any]
 
@@ -76,7 +82,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Closed:
-    """From a subtask: its channels have ended, and its function is closed."""
+    """From a subtask: its channels have ended, its function is closed, and its state is released."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -14,7 +13,15 @@ from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.local.channels.elements import Barrier, Watermark
 from keyedstate.local.parallel.feed import Feed
 from keyedstate.local.parallel.fork_server import ForkServer
-from keyedstate.local.parallel.messages import Begin, BroadcastEnd, EndEpoch, Finished, Opened, Published
+from keyedstate.local.parallel.messages import (
+    Begin,
+    BroadcastEnd,
+    EndEpoch,
+    Finished,
+    Opened,
+    Positions,
+    Published,
+)
 from keyedstate.local.parallel.process import SubtaskProcess
 from keyedstate.local.run.input_channels import InputChannels, upstream_channel
 from keyedstate.local.run.operator_task import RunIdentity, new_operator_id
@@ -51,8 +58,10 @@ class ParallelOperator:
         self._upstream: dict[tuple[int, str], Feed] = {}
         #: Channels whose next rows are not the last ones of an answer.
         self._continuing: set[Feed] = set()
-        #: The end of the current epoch, from the moment when its first barrier is sent.
+        #: The end of the current epoch, from the moment when its first barrier is sent, and the positions of
+        #: the channels of sources there.
         self._end: EndEpoch | None = None
+        self._positions: Mapping[str, Any] = {}
         #: The channels of other operators' subtasks that its barrier has passed; nothing is behind it.
         self._passed: set[Feed] = set()
 
@@ -165,12 +174,15 @@ class ParallelOperator:
             # The last one has no rows in flight, so that anything may continue from it.
             timeout_ms = self.plan.config[CHECKPOINT_ALIGNMENT_TIMEOUT]
         barrier = Barrier(epoch, system_clock(), alignment_timeout_ms=timeout_ms)
-        self._end = EndEpoch(barrier, at_end, is_last, self.inputs.positions())
+        self._end = EndEpoch(barrier, at_end, is_last)
+        self._positions = self.inputs.positions()
         for _, feed in self._sources:
             feed.send(barrier)
         if not self._upstream or timeout_ms is not None:
             # A barrier that overtakes rows also overtakes those that other subtasks yield before theirs.
-            self._announce(self._end)
+            self._send(self._end)
+        if not self._upstream:
+            self._send(Positions(self._positions))
 
     def pass_barrier(self, feed: Feed, *, sender_has_ended: bool) -> None:
         """Send the barrier of the epoch behind the rows of another operator's subtask.
@@ -184,13 +196,15 @@ class ParallelOperator:
             self._end_channel(feed)
         feed.send(self._end.barrier)
         self._passed.add(feed)
-        if len(self._passed) == len(self._upstream) and self._end.barrier.alignment_timeout_ms is None:
-            self._announce(self._end)
+        if len(self._passed) == len(self._upstream):
+            if self._end.barrier.alignment_timeout_ms is None:
+                self._send(self._end)
+            # The rows that a barrier has overtaken belong to the checkpoint, and so do their event times.
+            self._send(Positions(self.inputs.with_upstream_positions(self._positions)))
 
-    def _announce(self, end: EndEpoch) -> None:
-        positions: Mapping[str, Any] = self.inputs.with_upstream_positions(end.positions)
+    def _send(self, message: EndEpoch | Positions) -> None:
         for subtask in self.subtasks:
-            subtask.control.put(replace(end, positions=positions))
+            subtask.control.put(message)
 
     def finish(self, subtask: SubtaskProcess, finished: Finished) -> None:
         """Note that a subtask has finished the epoch."""

@@ -38,6 +38,7 @@ from keyedstate.local.parallel.messages import (
     Finished,
     MoreFollow,
     Opened,
+    Positions,
     Published,
 )
 from keyedstate.local.run.operator_task import OperatorTask
@@ -157,10 +158,16 @@ class Subtask:
         """Write the state, and begin the next epoch when the checkpoint is published."""
         assert self._end is not None, "a snapshot comes before its checkpoint is complete"
         end, self._end = self._end, None
+        # Behind the barriers of all channels, which have come.
+        reached = _next(self._control)
+        assert isinstance(reached, Positions)
         if not self._keeps_state:
             _send(self._control, Finished(None))
         else:
-            _send(self._control, Finished(self._task.finish(end.positions, in_flight)))
+            if end.is_last:
+                # An error must come before the checkpoint, behind which no run yields these rows again.
+                self._task.close_function()
+            _send(self._control, Finished(self._task.finish(reached.positions, in_flight)))
         self._is_over = end.is_last
         if not self._is_over:
             assert isinstance(_next(self._control), Published)

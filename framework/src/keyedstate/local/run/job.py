@@ -102,9 +102,13 @@ class Job:
         self, running: _Running, checkpoints: Checkpoints, at_end: AtEnd, *, is_last: bool
     ) -> Iterator[Element]:
         yield from running.end(at_end, is_last=is_last)
+        operators = running.operators.values()
+        if is_last:
+            for operator in operators:
+                # An error must come before the checkpoint, behind which no run yields these rows again.
+                operator.task.close_function()
         epoch = checkpoints.epoch
         yield Prepare(epoch, checkpoints.identity.run_id)
-        operators = running.operators.values()
         checkpoints.publish([each.task.finish(each.inputs.positions()) for each in operators])
         yield Committed(epoch)
 

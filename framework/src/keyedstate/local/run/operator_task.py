@@ -56,6 +56,11 @@ class OperatorTask:
             self.restored = self._start.stored.metadata
         self.partition = self._opened(self._start)
 
+    def close_function(self) -> None:
+        """Close the function behind its last row, before `finish`; raises as `Partition.close_function`."""
+        assert isinstance(self.partition, Partition), "only kept state has epochs"
+        self.partition.close_function()
+
     def finish(
         self, positions: Mapping[str, Any], in_flight: Sequence[pa.RecordBatch] = ()
     ) -> Acknowledgement:

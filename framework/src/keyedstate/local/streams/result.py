@@ -91,8 +91,8 @@ class ResultStream:
         """Run, and return all rows as one Arrow table; raises as `batches`.
 
         The rows are in memory until the end, where the only checkpoint is published: a run that fails or is
-        stopped leaves none, and the next one returns all rows.  Only `close` of the function comes behind it:
-        if that raises, the rows are lost.
+        stopped leaves none, and the next one returns all rows.  That is so for `close` of the function too,
+        which comes before the checkpoint.
         """
         return pa.Table.from_batches(self._all(), self.schema)
 
