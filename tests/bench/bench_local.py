@@ -3,10 +3,11 @@
     python tests/bench/bench_local.py [--rows N] [--keys N] [--rounds N] [--peers PYTHON]
 
 Count and sum per string key, one result for each row.  The loop runs over dicts and keeps its totals in a
-dict.  In each round every engine gets the same rows, one engine at a time; ratios are taken within a round,
-and their median is reported.  What an engine reads is in memory before its time begins: for keyedstate an
-Arrow table, for the others Python objects.  The time of a run with subtasks begins when their processes are
-up, as that of the others does.
+dict.  The function alone is the same process function, called by a loop that keeps its state in a dict and
+checks nothing: the floor of a runner in one process.  In each round every engine gets the same rows, one
+engine at a time; ratios are taken within a round, and their median is reported.  What an engine reads is in
+memory before its time begins: for keyedstate and the function alone an Arrow table, for the others Python
+objects.  The time of a run with subtasks begins when their processes are up, as that of the others does.
 
 With ``--peers PYTHON``, an interpreter that has Bytewax and Quix Streams, these run in the same rounds.
 """
@@ -21,7 +22,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from streaming.events import batch
@@ -31,6 +33,7 @@ import keyedstate as ks
 from keyedstate.local import keyed
 
 LOOP = "loop over dicts"
+ALONE = "the function alone, Arrow to Arrow"
 OURS = "keyedstate, in the caller's process"
 KEPT = "keyedstate, two subtasks"
 OUTPUT = "k string, n long, total long"
@@ -59,6 +62,54 @@ def run_loop(rows: list[dict[str, Any]]) -> float:
         n, total = totals.get(key, (0, 0))
         totals[key] = state = (n + 1, total + row["c"])
         made.append((key, *state))
+    return time.perf_counter() - began
+
+
+class PlainState:
+    """The state of one key after the other in a dict: no check, no changes, no key groups, no files."""
+
+    def __init__(self) -> None:
+        self.key: Any = None
+        self._values: dict[Any, tuple[int, int]] = {}
+
+    def value(self) -> tuple[int, int]:
+        """Return the value of the key."""
+        return self._values.get(self.key, (0, 0))
+
+    def update(self, value: tuple[int, int]) -> None:
+        """Set the value of the key."""
+        self._values[self.key] = value
+
+
+class Row(NamedTuple):
+    """A row as the function reads it."""
+
+    k: str
+    c: int
+
+
+def run_alone(table: pa.Table) -> float:
+    """Call the function with each row, its state in a dict, and do nothing else; return the seconds.
+
+    That is the least which a runner of such functions takes in one process, since the function is the user's.
+    """
+    began = time.perf_counter()
+    function: Any = Totals()
+    state: Any = PlainState()
+    Totals.totals.bind(function, state)
+    process = function.process
+    count = 0
+    for some in table.to_batches(max_chunksize=1_000):
+        out: list[tuple[str, int, int]] = []
+        values = (column.to_numpy(zero_copy_only=False).tolist() for column in some.columns)
+        # Half of the time of Row(...), which is a Python function.
+        for row in map(tuple.__new__, repeat(Row), zip(*values, strict=True)):
+            state.key = row.k
+            # The function reads nothing but the key of its context.
+            out += process(row, state)
+        columns = list(map(pa.array, zip(*out, strict=True)))
+        count += pa.RecordBatch.from_arrays(columns, ["k", "n", "total"]).num_rows
+    assert count == table.num_rows
     return time.perf_counter() - began
 
 
@@ -119,6 +170,7 @@ def main() -> None:
 
         engines: dict[str, Callable[[], float]] = {
             LOOP: lambda: run_loop(dicts),
+            ALONE: lambda: run_alone(table),
             OURS: lambda: run_local(table, None, {}),
             KEPT: kept,
         }
