@@ -89,6 +89,10 @@ class CountedTable(CountingTable):
         self.world.occupy(entries * self.entry_bytes)
 
     @property
+    def memory_bytes(self) -> int:
+        return sum(self.memory.values()) * self.entry_bytes
+
+    @property
     def accesses(self) -> Accesses:
         return Accesses(sum(self.requests.values()), self.asked_disk)
 

@@ -34,5 +34,10 @@ class CountingTable(SpillableTable):
 
     @property
     @abstractmethod
+    def memory_bytes(self) -> int:
+        """What its entries occupy in memory, found faster than by `spillable_groups`."""
+
+    @property
+    @abstractmethod
     def accesses(self) -> Accesses:
         """The accesses to it."""

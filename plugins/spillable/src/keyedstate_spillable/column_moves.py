@@ -82,6 +82,8 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
 
     #: Fewer than in heap-cow: an index leaves room for half as many entries more, which growing would double.
     most_unused: ClassVar[float] = 0.25
+    #: Fewer than in heap-cow: a slice follows each step of a move, and rows wait for both.
+    renumbered_together: ClassVar[int] = 8_192
 
     def __init__(
         self,
@@ -231,6 +233,10 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     def _clear(self, slots: Slots) -> None:
         super()._clear(slots)
         self._held -= self._by_group(slots)
+
+    @property
+    def memory_bytes(self) -> int:
+        return round(int(self._held.sum()) * self.nbytes / max(self._index.count, 1))
 
     @property
     def accesses(self) -> Accesses:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from keyedstate.backend import EntryBatch, StateMeta
 from keyedstate.ordered import ValueCodec, end_of
@@ -18,7 +21,7 @@ from keyedstate_spillable.store import SpillSpace
 
 _log = logging.getLogger(__name__)
 
-_STAMP = struct.Struct(">i")
+_STAMP, _STAMPS = struct.Struct(">i"), np.dtype(">i4")
 #: Rows of a scan that are decoded together.
 _READ_TOGETHER = 1024
 #: Keys without a row that are remembered.
@@ -68,7 +71,9 @@ class EntryRows:
         """Return the keys and the values of the rows of entries."""
         rows = self.layout.each_address(entries.key_groups, entries.keys, entries.namespaces)
         made = self._values.encode_many(list(entries.values))
-        return rows, [_STAMP.pack(stamp) + data for stamp, data in zip(entries.stamps, made, strict=True)]
+        # Most entries have one of a few stamps.
+        heads = {stamp: _STAMP.pack(stamp) for stamp in set(entries.stamps)}
+        return rows, [heads[stamp] + data for stamp, data in zip(entries.stamps, made, strict=True)]
 
     def decode(self, data: bytes) -> tuple[Any, int]:
         """Return the value and the stamp of a row."""
@@ -77,8 +82,9 @@ class EntryRows:
 
     def decode_many(self, data: Sequence[bytes]) -> tuple[list[Any], list[int]]:
         """Return the values and the stamps of several rows."""
-        stamps = [_STAMP.unpack_from(one)[0] for one in data]
-        return self._values.decode_many([one[_STAMP.size :] for one in data]), stamps
+        size = _STAMP.size
+        stamps = np.frombuffer(b"".join([one[:size] for one in data]), _STAMPS).tolist()
+        return self._values.decode_many([one[size:] for one in data]), stamps
 
     def scan(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[list[SpilledEntry]]:
         """Yield the entries of rows, several at a time."""
@@ -136,6 +142,16 @@ class SpilledRows(DiskRows):
     def is_absent(self, key_group: int, key: Any, namespace: Any) -> bool:
         """Return whether an address is known to have no row."""
         return (key_group, key) in self._absent and namespace == self._absent_in
+
+    def without_absent(
+        self, key_groups: list[int], keys: list[Any], namespace: Any
+    ) -> tuple[list[int], list[Any]]:
+        """Return those of several addresses that are not known to have no row."""
+        if not self._absent or namespace != self._absent_in:
+            return key_groups, keys
+        known = self._absent
+        exist = [address not in known for address in zip(key_groups, keys, strict=True)]
+        return list(compress(key_groups, exist)), list(compress(keys, exist))
 
     def reading(self) -> EntryRows:
         """Return a codec for another thread."""

@@ -41,7 +41,7 @@ _UNMEASURED_BYTES = 256.0
 #: Milliseconds after which an access counts half in a rate.
 _HALF_LIFE_MS = 30_000
 #: How long a chunk of rows waits for an urgent move while the process keeps its budget.
-_URGENT_SLICE_MS = 25
+_URGENT_SLICE_MS = 20
 #: How long nothing is spilled after the disk has refused entries.
 _REFUSED_MS = 10_000
 #: Part of the budget below which an instance's entries are not what exhausts it.
@@ -125,6 +125,8 @@ class TieredSpillManager(SpillManager):
         self._accesses: dict[str, Accesses] = {}
         self._moving_ms = 0
         self._own_bytes = 0.0
+        #: The entries on disk at the last survey.
+        self._on_disk = 0
         self._faults: set[str] = set()
         #: Until when nothing is spilled, after the disk has refused entries.
         self._refused_until_ms: int | None = None
@@ -182,17 +184,17 @@ class TieredSpillManager(SpillManager):
 
         Returns the bytes that must move before the next rows.
         """
-        maps = self._survey()
-        self._own_bytes = sum(one.memory_bytes for one in maps)
-        own, on_disk = int(self._own_bytes), sum(one.on_disk for one in maps)
-        entries, used = self._memory.note(self._owner, own, sample)
-        signals = Signals(sample, self._memory.budget, used, own, entries, on_disk)
+        due = not self._moves and self._is_due()
+        maps = self._survey() if due else None
+        self._own_bytes = sum(table.memory_bytes for table in self._tables.values())
+        signals = self._signals(sample)
         if signals.excess > 0 and (returned := self._memory.return_freed()) is not None:
-            entries, used = self._memory.note(self._owner, own, returned)
-            signals = Signals(returned, self._memory.budget, used, own, entries, on_disk)
+            signals = self._signals(returned)
         emergency = signals.excess > 0 and self._policy.sees_emergencies
-        if not emergency and (self._moves or not self._is_due()):
+        if not emergency and not due:
             return 0.0
+        if maps is None:
+            maps = self._survey()
         self._checked_ms = self._clock()
         if emergency:
             self._warn_of_others(signals)
@@ -209,15 +211,21 @@ class TieredSpillManager(SpillManager):
             decision.action.value,
             decision.bytes,
             decision.reason,
-            used,
-            self._memory.budget,
-            entries,
+            signals.used,
+            signals.budget,
+            signals.all_bytes,
             sample.growth,
         )
         self._action = decision.action
         self._moves = deque(moves)
         self._slice_ms = _URGENT_SLICE_MS if decision.urgent else self._policy.slice_ms
         return signals.overrun if decision.urgent else 0.0
+
+    def _signals(self, sample: MemorySample) -> Signals:
+        """Note the entries in memory with those of other instances, and return what a policy decides by."""
+        own, memory = int(self._own_bytes), self._memory
+        entries, used = memory.note(self._owner, own, sample)
+        return Signals(sample, memory.budget, used, own, entries, self._on_disk)
 
     def _is_refused(self) -> bool:
         return self._refused_until_ms is not None and self._clock() < self._refused_until_ms
@@ -229,7 +237,7 @@ class TieredSpillManager(SpillManager):
         return checked and rested
 
     def _survey(self) -> list[StateMapMeta]:
-        """Return all key groups that have entries, and update their rates."""
+        """Return all key groups that have entries; update their rates, and the sizes of entries."""
         now, maps = self._clock(), []
         rates: dict[tuple[str, int], tuple[int, int, float]] = {}
         for name, table in self._tables.items():
@@ -258,6 +266,7 @@ class TieredSpillManager(SpillManager):
                     )
                 )
         self._rates = rates
+        self._on_disk = sum(one.on_disk for one in maps)
         return maps
 
     def _decide(

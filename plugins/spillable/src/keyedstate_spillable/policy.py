@@ -171,7 +171,7 @@ class Decision:
     reason : str
         Why, in a word or two for metrics, such as ``high-mark``.
     urgent : bool
-        Whether chunks of rows wait longer for it: each up to 25 ms, and as long as what is used exceeds the
+        Whether chunks of rows wait longer for it: each up to 20 ms, and as long as what is used exceeds the
         budget by 5 % or is near the container's limit.
     cancel_snapshots : bool
         Whether full snapshots in the background are cancelled first, where the option allows it.

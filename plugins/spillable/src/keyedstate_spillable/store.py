@@ -41,6 +41,9 @@ def open_store(context: BackendContext) -> RocksStore:
         # A sixth of the memory is for all write buffers; one that is larger would be flushed constantly.
         "rocksdb.write-buffer-size": max(memory // 16, _LEAST_BUFFER),
         "rocksdb.target-file-size": _FILE_BYTES,
+        # Entries come back and leave again, to rows between all others: merging levels would write the whole
+        # database again for each few buffers.  A look-up asks the Bloom filter of each sorted run instead.
+        "rocksdb.compaction-style": "universal",
         # A look-up that finds its block in the system's page cache would spend more time decompressing it.
         "rocksdb.compression": "none",
         "rocksdb.memory-object-ratio": 0.0,

@@ -103,6 +103,8 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         self._max_parallelism = max_parallelism
         self._open_space = open_space
         self._entry_bytes = entry_bytes
+        #: What that has returned last; 0 where no entry was in memory.
+        self._measured = 0.0
         self.rows = SpilledRows(meta, max_parallelism, open_space())
         #: The running epoch; None before the first one, when changes are not tracked.
         self._epoch: int | None = None
@@ -131,13 +133,21 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         return [group for group, each in zip(self.key_groups, self.maps, strict=True) if each.elsewhere]
 
     @property
+    def memory_bytes(self) -> int:
+        """The entries in memory by the last measured size: measuring takes longer than counting."""
+        entries = sum(map(len, self.maps))
+        if entries and not self._measured:
+            self._measured = self._entry_bytes(self)
+        return round(entries * self._measured)
+
+    @property
     def accesses(self) -> Accesses:
         return Accesses(sum(each.uses for each in self.maps), self.rows.asked)
 
     # -- moving ---------------------------------------------------------------------------------------------
 
     def spillable_groups(self) -> Sequence[SpillableGroup]:
-        size = self._entry_bytes(self)
+        self._measured = size = self._entry_bytes(self)
         return [
             SpillableGroup(key_group, len(each), each.elsewhere, round(len(each) * size), each.uses)
             for key_group, each in zip(self.key_groups, self.maps, strict=True)
@@ -234,13 +244,15 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
             return
         groups, wanted = list(key_groups), list(keys)
         missing = self.module.find_missing(self.maps, self.key_groups.start, groups, wanted, namespace)
-        missing = [i for i in missing if not self.rows.is_absent(groups[i], wanted[i], namespace)]
         if missing:
-            self._load_many([groups[i] for i in missing], [wanted[i] for i in missing], namespace)
+            some = [groups[i] for i in missing], [wanted[i] for i in missing]
+            self._load_many(*self.rows.without_absent(*some, namespace), namespace)
         yield groups, wanted
 
     def _load_many(self, key_groups: list[int], keys: list[K], namespace: N) -> None:
         """Load entries that maps do not have, and note which of them have no row."""
+        if not keys:
+            return
         self.rows.asked += len(keys)
         rows = self.rows.of.layout.addresses(key_groups, keys, namespace)
         taken_out = [each.taken_out for each in self.maps]
