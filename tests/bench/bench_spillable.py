@@ -15,6 +15,11 @@ process has added in the end.
 With `--curve`, one budget and states of 0.5 to 10 times as much: the rates of all three backends go to a
 file, from which ``scripts/draw_curve.py`` draws a picture.  heap-cow ignores the budget.
 
+The part `checkpoint` has four fifths of a value state on disk.  It writes a full snapshot, ten deltas of 1 %
+of the entries each, and a full snapshot again, and tells their bytes and processor time.  With them are the
+bytes of the database's files at the second one, and of those that did not exist at the first one: what a
+snapshot of files instead of entries would upload for the part on disk.
+
 The longest pause is one call of `KeyedStateBackend.balance_memory`, which all rows of a chunk wait for; in
 processor time and, in brackets, wall time.
 """
@@ -30,15 +35,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from measuring import GROUPS, open_backend
+from measuring import ALL, GROUPS, Keys, open_backend
 
 from keyedstate import types
 from keyedstate.aggregates import Aggregation, count, sum_
+from keyedstate.checkpoint.format.delta import write_delta
+from keyedstate.checkpoint.format.segment import SegmentWriter
+from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for
@@ -171,14 +180,17 @@ def measure(
         def run(chosen: Any) -> tuple[float, float]:
             nonlocal epoch
             epoch += 1
-            table = pa.table(
-                {
-                    "k": names.take(pa.array(chosen)),
-                    "c": pa.array(chosen % 100 + epoch),
-                    GROUP_COLUMN: pa.array(groups[chosen]),
-                }
+            # One batch at a time, as a query reads them: all of an epoch would be as large as some budgets.
+            batches = (
+                pa.record_batch(
+                    {
+                        "k": names.take(pa.array(some)),
+                        "c": pa.array(some % 100 + epoch),
+                        GROUP_COLUMN: pa.array(groups[some]),
+                    }
+                )
+                for some in np.split(chosen, range(BATCH, len(chosen), BATCH))
             )
-            batches = [batch.take(pa.array(np.arange(len(batch)))) for batch in table.to_batches(BATCH)]
             wall, processor = time.perf_counter(), time.process_time()
             keyed.begin_epoch(epoch)
             keyed.forget_changes(epoch - 1)
@@ -193,7 +205,7 @@ def measure(
                 ),
             )
             operator.open()
-            for _ in operator.process(iter(batches)):
+            for _ in operator.process(batches):
                 pass
             operator.close()
             keyed.end_epoch()
@@ -218,6 +230,65 @@ def measure(
         }
         keyed.close()
     return result
+
+
+def measure_checkpoint(keys: int) -> dict[str, dict[str, float]]:
+    """Return the bytes and processor seconds of checkpoints of a state that is on disk mostly."""
+    names = Keys(keys)
+    random = np.random.default_rng(7)
+    with tempfile.TemporaryDirectory() as folder:
+        local, storage = Path(folder, "local"), CheckpointStorage.open(Path(folder, "checkpoints"))
+        options = {"spillable.memory-budget": 64 << 30, "spillable.disk-memory": 16 << 20}
+        keyed = open_backend("spillable", track_changes=True, local_base=local, **options)
+        state = keyed.get_state(Values.n)
+        table: Any = state._table
+        written: dict[str, dict[str, float]] = {}
+        files: dict[str, int] = {}
+
+        def change(epoch: int, chosen: Any) -> None:
+            keyed.begin_epoch(epoch)
+            keyed.forget_changes(epoch - 1)
+            keys = [names.keys[number] for number in chosen.tolist()]
+            state.update_many(keys, [epoch] * len(keys), [names.groups[number] for number in chosen.tolist()])
+            while sum(map(len, table.maps)) > len(names.keys) // 5:
+                table.spill_coldest(512)
+
+        def write(what: str, save: Callable[[], int]) -> None:
+            began = time.thread_time()
+            size = save()
+            found = written.setdefault(what, {"bytes": 0, "seconds": 0.0})
+            found["bytes"] += size
+            found["seconds"] += time.thread_time() - began
+
+        def save_all() -> int:
+            writer = SegmentWriter(storage, f"data/{len(files)}-{time.monotonic_ns()}.seg", ALL)
+            keyed.snapshot(0).run(writer)
+            return writer.finish().bytes
+
+        def save_changes(epoch: int) -> int:
+            changes = keyed.changes_since(epoch - 1)
+            metas = {meta.name: meta for meta in keyed.metas()}
+            size = write_delta(storage, f"data/delta-{epoch}.seg", ALL, metas, changes).bytes
+            for changed in changes.values():
+                changed.release()
+            return size
+
+        for start in range(0, keys, 50_000):
+            change(start // 50_000 + 1, np.arange(start, min(start + 50_000, keys)))
+        epoch = -(-keys // 50_000)
+        write("first full snapshot", save_all)
+        files = {path.name: path.stat().st_size for path in local.rglob("*.sst")}
+        for _ in range(10):
+            epoch += 1
+            change(epoch, np.unique(random.integers(0, keys, keys // 100)))
+            write("ten deltas of 1 %", partial(save_changes, epoch))
+        write("full snapshot", save_all)
+        now = {path.name: path.stat().st_size for path in local.rglob("*.sst")}
+        new = sum(size for name, size in now.items() if name not in files)
+        written["all files of the database"] = {"bytes": sum(now.values()), "seconds": 0.0}
+        written["new files of the database"] = {"bytes": new, "seconds": 0.0}
+        keyed.close()
+    return written
 
 
 def in_process(*arguments: object) -> dict[str, Any]:
@@ -276,7 +347,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--times", type=float, default=5.0)
-    parser.add_argument("--only", nargs="*", default=["memory", "value", "list", "map", "aggregate"])
+    parser.add_argument(
+        "--only", nargs="*", default=["memory", "checkpoint", "value", "list", "map", "aggregate"]
+    )
     parser.add_argument("--distributions", nargs="*", default=["zipf", "window", "uniform", "group"])
     parser.add_argument("--curve", type=Path)
     parser.add_argument("--measure", nargs=6, help=argparse.SUPPRESS)
@@ -294,6 +367,9 @@ def main() -> None:
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
+    if "checkpoint" in args.only:
+        for what, cost in measure_checkpoint(args.keys).items():
+            show(f"checkpoint, {what:26} {cost['bytes']:12,.0f} bytes  {cost['seconds']:6.2f} s")
     if "memory" in args.only:
         for kind in FUNCTIONS:
             show(
