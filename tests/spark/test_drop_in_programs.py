@@ -5,6 +5,7 @@ Those of one time mode run in one query, as branches of a union: a query costs m
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator
 from functools import reduce
 from typing import Any
@@ -130,6 +131,40 @@ def test_programs_without_time_have_the_same_answers(both: Both, spark: Any) -> 
     programs = {text.partition(":")[0] for some in found.values() for _, text in some}
     assert len(programs) == 6
     assert ("b", "RunningCount: 2") in found[2]
+
+
+class Sessions(Processor):
+    """A session ends ten seconds after its last row."""
+
+    def declare(self, handle: Any) -> None:
+        self.session = handle.getValueState("session", "first timestamp, last timestamp, n int")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        times = [row.ts.replace(tzinfo=None) for row in rows]
+        first, last, n = self.session.get() or (min(times), min(times), 0)
+        last = max([last, *times])
+        for timer in self.handle.listTimers():
+            self.handle.deleteTimer(timer)
+        # Timestamps of states are local ones without a zone, and the tests run in UTC.
+        end = last.replace(tzinfo=dt.timezone.utc).timestamp() * 1000
+        self.handle.registerTimer(int(end) + 10_000)
+        self.session.update((first, last, n + len(times)))
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        first, last, n = self.session.get()
+        self.session.clear()
+        yield self.row(key, (first.isoformat(), last.isoformat(), n, expiredTimerInfo.getExpiryTimeInMs()))
+
+
+def test_a_program_of_event_time_has_the_same_answers(both: Both) -> None:
+    def built(frame: DataFrame) -> DataFrame:
+        grouped = frame.withWatermark("ts", "2 seconds").groupBy("k")
+        return grouped.transformWithState(Sessions(), OUT, "append", "eventTime")
+
+    first = [rows(("a", 1, 1), ("b", 2, 2), ("a", 8, 3)), rows(("c", 25, 4))]
+    found = both.compare(built, first, [rows(("c", 40, 1), ("a", 41, 1)), rows(("b", 90, 2))], conf=CONF)
+    assert sum(len(some) for some in found.values()) == 4
 
 
 class Passed(Processor):
