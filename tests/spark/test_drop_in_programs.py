@@ -157,14 +157,30 @@ class Sessions(Processor):
         yield self.row(key, (first.isoformat(), last.isoformat(), n, expiredTimerInfo.getExpiryTimeInMs()))
 
 
-def test_a_program_of_event_time_has_the_same_answers(both: Both) -> None:
+class Heartbeat(Sessions):
+    """Alerts, again and again, while a key is silent for five seconds."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        super().handleInputRows(key, rows, timerValues)
+        self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 5_000)
+        return iter(())
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+        silent = timerValues.getCurrentWatermarkInMs() - expiredTimerInfo.getExpiryTimeInMs()
+        if silent < 20_000:
+            self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 5_000)
+        yield self.row(key, f"silent at {expiredTimerInfo.getExpiryTimeInMs()} for {silent}")
+
+
+@pytest.mark.parametrize("program", [Sessions(), Heartbeat()])
+def test_programs_of_event_time_have_the_same_answers(both: Both, program: Processor) -> None:
     def built(frame: DataFrame) -> DataFrame:
         grouped = frame.withWatermark("ts", "2 seconds").groupBy("k")
-        return grouped.transformWithState(Sessions(), OUT, "append", "eventTime")
+        return grouped.transformWithState(program, OUT, "append", "eventTime")
 
     first = [rows(("a", 1, 1), ("b", 2, 2), ("a", 8, 3)), rows(("c", 25, 4))]
     found = both.compare(built, first, [rows(("c", 40, 1), ("a", 41, 1)), rows(("b", 90, 2))], conf=CONF)
-    assert sum(len(some) for some in found.values()) == 4
+    assert sum(len(some) for some in found.values()) >= 4
 
 
 class Passed(Processor):
