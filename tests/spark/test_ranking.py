@@ -1,4 +1,4 @@
-"""Deduplication on Spark: over a restart, and with the columns of a DataFrame."""
+"""Deduplication and top-n on Spark: over a restart, and with the columns of a DataFrame."""
 
 from __future__ import annotations
 
@@ -23,3 +23,6 @@ def test_a_batch_frame_keeps_its_columns_and_may_have_a_computed_key(spark, one_
     out = keyed(frame, key, config={"backend": one_backend}).deduplicate(by="the v")
     assert out.schema.simpleString() == "struct<k:string,the v:int,c:tinyint,first:string>"
     assert sorted(row["the v"] for row in out.collect()) == [1, 2, 3]
+    top = keyed(frame, "k", config={"backend": one_backend}).top_n(1, by="the v")
+    assert top.schema.simpleString() == "struct<k:string,the v:int,c:tinyint,rank:int>"
+    assert sorted(map(tuple, top.collect())) == [("A", 3, 4, 1), ("a", 1, 2, 1), ("b", 2, None, 1)]

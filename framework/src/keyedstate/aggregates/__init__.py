@@ -11,7 +11,7 @@ from keyedstate.aggregates.collecting import collect, collect_set, count_distinc
 from keyedstate.aggregates.declaration import Aggregate, BoundAggregate
 from keyedstate.aggregates.function import Aggregation
 from keyedstate.aggregates.numbers import count, mean, stddev, sum_, variance
-from keyedstate.aggregates.ranking import max_by, min_by, top_k
+from keyedstate.aggregates.ranking import max_by, min_by, top_by, top_k
 from keyedstate.aggregates.selection import all_, any_, first, last, max_, min_
 from keyedstate.aggregates.sketches import approx_distinct, approx_quantiles
 from keyedstate.aggregates.user_defined import aggregate_with
@@ -38,6 +38,7 @@ __all__ = [
     "min_by",
     "stddev",
     "sum_",
+    "top_by",
     "top_k",
     "variance",
 ]

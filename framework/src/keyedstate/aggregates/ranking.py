@@ -35,7 +35,7 @@ from keyedstate.backend import Column
 from keyedstate.errors import InvalidAggregateError
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.tables import array_of, column_of, is_numeric
-from keyedstate.types import list_of
+from keyedstate.types import list_of, nullable, row_of
 
 #: What an aggregate is ordered by: a column, or several, of which the first that differs decides.
 By = str | Sequence[str]
@@ -296,3 +296,122 @@ class _TopValues(SinglePart):
 
     def results(self, parts: list[Part]) -> pa.Array:
         return self.type.to_arrow([values or [] for values in parts[0]])
+
+
+def top_by(
+    k: int,
+    *columns: str,
+    by: By,
+    descending: bool | Sequence[bool] = True,
+    where: str | None = None,
+) -> Aggregate:
+    """Return the `k` first rows in an order as an array of structs, the first one first.
+
+    It is empty where there is no row.  Of equal rows the earlier one comes first.
+
+    Parameters
+    ----------
+    k : int
+        The state of a key has up to so many rows, and is read and written as a whole.
+    columns : str
+        The columns of the structs; all columns without any.
+    by : str or sequence of str
+        The columns that order the rows; the first that differs decides.  Rows with a null in one of them do
+        not count.
+    descending : bool or sequence of bool, default True
+        Whether the largest comes first, for each column of `by` where there are several.
+    where : str, optional
+        A column of booleans: rows in which it is false or null do not count.
+    """
+    check_count("top_by", "k", k)
+    order = order_columns("top_by", by)
+    for column in columns:
+        check_column("top_by", column)
+    falls = directions("top_by", order, descending)
+    bind = partial(TopRows, k=k, descending=falls)
+    shown = "".join("d" if each else "a" for each in falls)
+    return Aggregate(
+        "top_by",
+        columns,
+        bind,
+        f"first {k} {shown}",
+        by=order,
+        where=checked_where("top_by", where),
+        whole_rows=not columns,
+    )
+
+
+def directions(function: str, order: Sequence[str], descending: object) -> tuple[bool, ...]:
+    """Return whether each column of an order descends; raises `InvalidAggregateError`."""
+    given = [descending] * len(order) if isinstance(descending, bool) else descending
+    if (
+        not isinstance(given, (list, tuple))
+        or len(given) != len(order)
+        or not all(isinstance(each, bool) for each in given)
+    ):
+        raise InvalidAggregateError(
+            None,
+            f"{function}() is given descending={descending!r}; give a boolean, or one for each of "
+            f"{', '.join(order)}",
+        )
+    return tuple(given)
+
+
+class TopRows(SinglePart):
+    """The accumulator is the list of the first rows."""
+
+    never_null = True
+
+    def __init__(
+        self,
+        name: str,
+        columns: tuple[str, ...],
+        types: Sequence[pa.DataType],
+        *,
+        k: int,
+        descending: Sequence[bool],
+    ) -> None:
+        order = columns[-len(descending) :]
+        shown = list(dict.fromkeys(columns[: -len(descending)]))
+        needed = dict(zip(columns, types, strict=True))
+        parts = {column: nullable(values_type(name, type)) for column, type in needed.items()}
+        #: The type of a row: the shown columns, and those of the order.
+        self.row_type = row_of(parts)
+        self._shown = shown
+        fields = [pa.field(column, parts[column].arrow_type) for column in shown]
+        super().__init__(name, tuple(needed), list_of(self.row_type), pa.list_(pa.struct(fields)))
+        self._k = k
+        names = list(needed)
+        self._places = [names.index(column) for column in order]
+        self._descending = tuple(descending)
+        self._sorts: list[tuple[Callable[[Any], Any], bool]] = []
+        for place, falls in zip(reversed(self._places), reversed(self._descending), strict=True):
+            key = order_key([ordered_type(name, needed[names[place]])])
+            self._sorts.append((partial(_keyed, key, place), falls))
+
+    def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
+        order, valid = order_of([columns[place] for place in self._places], self._descending)
+        places, bounds = ranked_rows(rows, order, valid, self._k)
+        taken = [column.take(pa.array(places)) for column in columns]
+        found = self.row_type.from_arrow(pa.StructArray.from_arrays(taken, names=list(self.row_type.names)))
+        return [[found[start:end] or None for start, end in pairwise(bounds.tolist())]]
+
+    def both(self, stored: list[Any], new: list[Any]) -> list[Any]:
+        rows = [*stored, *new]
+        # From the last column to the first: sorting keeps the order of equal rows, also in reverse.
+        for key, falls in self._sorts:
+            rows.sort(key=key, reverse=falls)
+        return rows[: self._k]
+
+    def results(self, parts: list[Part]) -> pa.Array:
+        made = self.type.to_arrow([rows or [] for rows in parts[0]])
+        structs = made.flatten()
+        shown = [structs.field(column) for column in self._shown]
+        lengths = [0, *map(len, (rows or () for rows in parts[0]))]
+        offsets = pa.array(np.cumsum(lengths), pa.int32())
+        struct = pa.StructArray.from_arrays(shown, fields=list(self.result_type.value_type))
+        return pa.ListArray.from_arrays(offsets, struct, type=self.result_type)
+
+
+def _keyed(key: Callable[[Any], Any], place: int, row: Any) -> Any:
+    return key(row[place])

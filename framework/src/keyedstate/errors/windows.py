@@ -30,7 +30,7 @@ class AggregateOverflowError(AggregateError, ArithmeticError):
 
 
 class InvalidRankingError(KeyedStateError, ValueError):
-    """A deduplication of rows with a column or an option that cannot be used."""
+    """A deduplication or top-n with a column or an option that cannot be used."""
 
     part: str
     reason: str

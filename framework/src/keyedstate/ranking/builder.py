@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
 
-from keyedstate.aggregates.ranking import By
+from keyedstate.aggregates.ranking import By, top_by
 from keyedstate.durations import Duration
+from keyedstate.errors import InvalidAggregateError, InvalidRankingError
 from keyedstate.ranking.deduplication import Deduplication, RowsFunction
+from keyedstate.ranking.top_n import TopN
+from keyedstate.ranking.window_top_n import WindowTopN
 from keyedstate.state import Ttl
+from keyedstate.windows import WindowAssigner
 
 T = TypeVar("T")
 
@@ -55,6 +60,52 @@ class RankableRows(ABC, Generic[T]):
         """
         return self._ranked(deduplicate(keep=keep, by=by, within=within, ttl=ttl))
 
+    def top_n(
+        self,
+        n: int,
+        *,
+        by: By,
+        descending: bool | Sequence[bool] = True,
+        within: WindowAssigner[Any] | None = None,
+        emit: str = "changed",
+        rank: str = "rank",
+        ttl: Ttl | None = None,
+    ) -> T:
+        """Keep the first rows of each key in an order: ``keyed(bids, "auction").top_n(10, by="price")``.
+
+        Parameters
+        ----------
+        n : int
+            How many rows; the state of a key has all of them.
+        by : str or sequence of str
+            The columns that order rows; the first that differs decides.  Of equal rows the one that came
+            first is first.  Rows with a null in one of them are left out.
+        descending : bool or sequence of bool, default True
+            Whether the largest comes first, for each column of `by` where there are several.
+        within : WindowAssigner, optional
+            Windows in event time, tumbling, sliding or sessions of a fixed gap: the first rows of a key and
+            window are emitted when it ends, with its start and end.  Rows that are too late are dropped.
+        emit : {"changed", "all"}, optional
+            What a micro-batch emits of the keys whose first rows have changed: the rows of the ranks that
+            have another row now, or all of them.
+        rank : str, optional
+            The column of the rank, from 1.
+        ttl : Ttl, optional
+            How long the rows of a key are kept after the last row that belonged to them.
+
+        Returns
+        -------
+        DataFrame or ResultStream
+            The columns of the rows, and their rank.  Key and rank together say which row one replaces.
+
+        Raises
+        ------
+        InvalidRankingError
+            For a column or option that cannot be used; other errors as `process`.
+        """
+        function = top_n(n, by=by, descending=descending, within=within, emit=emit, rank=rank, ttl=ttl)
+        return self._ranked(function)
+
     @abstractmethod
     def _ranked(self, function: RowsFunction) -> T:
         """Return the result of a function of rows that does not know their columns yet."""
@@ -68,3 +119,39 @@ def deduplicate(
     See `RankableRows.deduplicate`.
     """
     return Deduplication(keep=keep, by=by, within=within, ttl=ttl)
+
+
+def top_n(
+    n: int,
+    *,
+    by: By,
+    descending: bool | Sequence[bool] = True,
+    within: WindowAssigner[Any] | None = None,
+    emit: str = "changed",
+    rank: str = "rank",
+    ttl: Ttl | None = None,
+) -> TopN | WindowTopN:
+    """Declare a top-n without Spark; the result is a function of rows, for a test harness.
+
+    See `RankableRows.top_n`.
+    """
+    part = "top_n()"
+    if emit not in ("changed", "all"):
+        raise InvalidRankingError(part, f"emit={emit!r} is no choice", "Give 'changed' or 'all'.")
+    if ttl is not None and not isinstance(ttl, Ttl):
+        raise InvalidRankingError(part, f"its ttl is {ttl!r}", "Give Ttl.of('7 days') or the like.")
+    if not rank or type(rank) is not str:
+        raise InvalidRankingError(part, f"rank={rank!r} is no name", "Name the column of the rank.")
+    if type(n) is not int or n < 1:
+        raise InvalidRankingError(part, f"n={n!r} is no number of rows", "Give a number from 1.")
+    try:
+        aggregate = top_by(n, by=by, descending=descending)
+    except InvalidAggregateError as error:
+        reason = error.reason.replace("top_by()", "it")
+        raise InvalidRankingError(part, reason, "Name columns of the rows, and their directions.") from error
+    if within is None:
+        return TopN(aggregate, rank, changed_only=emit == "changed", ttl=ttl)
+    if ttl is not None or emit != "changed":
+        way_out = "Leave them out: a window goes when it ends."
+        raise InvalidRankingError(part, "emit= and ttl= have no use with within=", way_out)
+    return WindowTopN(aggregate, rank, within)

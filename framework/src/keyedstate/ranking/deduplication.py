@@ -60,6 +60,14 @@ class RowsFunction(VectorizedProcessFunction):
         raise NotImplementedError
 
 
+def check_columns(part: str, columns: Sequence[str], schema: pa.Schema) -> None:
+    """Raise `InvalidRankingError` for a column that the rows do not have."""
+    for column in columns:
+        if column not in schema.names:
+            reason = f"the rows have no column {column!r}, but {', '.join(schema.names)}"
+            raise InvalidRankingError(part, reason, "Name one of these.")
+
+
 class Deduplication(RowsFunction):
     """Emits the first or last row of each key; made by `keyedstate.ranking.deduplicate`."""
 
@@ -104,10 +112,7 @@ class Deduplication(RowsFunction):
             else:
                 parts = {"time": nullable(INT64)}
         if self._by:
-            for column in self._by:
-                if column not in types:
-                    reason = f"the rows have no column {column!r}, but {', '.join(schema.names)}"
-                    raise InvalidRankingError("deduplicate()", reason, "Name one of these.")
+            check_columns("deduplicate()", self._by, schema)
             by = list(self._by)
             order = max_by(*by, by=by, ties="last") if self._last else min_by(*by, by=by)
             try:

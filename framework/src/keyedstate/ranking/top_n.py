@@ -1,0 +1,121 @@
+"""The first rows of each key in an order, by columns: `top_n`.
+
+The state of a key is the list of its first rows, without the columns of the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from keyedstate.aggregates import Aggregate
+from keyedstate.aggregates.function import OUTPUT_ROWS
+from keyedstate.aggregates.ranking import TopRows
+from keyedstate.errors import InvalidAggregateError, InvalidRankingError
+from keyedstate.ranking.deduplication import RowsFunction, check_columns
+from keyedstate.runtime.functions.keyed import Context
+from keyedstate.runtime.functions.vectorized import KeyedBatch
+from keyedstate.state import Ttl, ValueState
+from keyedstate.types import from_arrow_type, nullable
+
+#: The state of a key's first rows.
+STATE_NAME = "first-rows"
+
+
+class TopN(RowsFunction):
+    """Emits the first rows of each key with their rank; made by `keyedstate.ranking.top_n`."""
+
+    def __init__(
+        self, aggregate: Aggregate, rank: str, *, changed_only: bool = True, ttl: Ttl | None = None
+    ) -> None:
+        self._aggregate = aggregate
+        self._rank = rank
+        self._changed_only = changed_only
+        self._ttl = ttl
+
+    def _bound(self, schema: pa.Schema, time_column: str | None) -> TopN:
+        types = dict(zip(schema.names, schema.types, strict=True))
+        if self._rank in types:
+            reason = f"the rows have a column {self._rank!r} already"
+            raise InvalidRankingError("top_n()", reason, "Name the column of the rank with rank=.")
+        check_columns("top_n()", self._aggregate.by, schema)
+        others = [name for name in schema.names if name not in self._key_columns]
+        try:
+            best = self._aggregate.over(others or schema.names, str).bound(types)
+        except InvalidAggregateError as error:
+            raise InvalidRankingError("top_n()", error.reason, "Order by another column.") from error
+        assert isinstance(best, TopRows)
+        self._best = best
+        self._key_types = [types[name] for name in self._key_columns]
+        self._columns = schema.names
+        self.output = schema.append(pa.field(self._rank, pa.int32(), nullable=False))
+        #: The declaration, and the accessor once the function is opened.
+        self.kept: Any = ValueState(STATE_NAME, best.type, ttl=self._ttl)
+        return self
+
+    def open(self, ctx: Context) -> None:
+        #: The first rows of keys before this epoch, and now.
+        self._before: dict[Any, list[Any] | None] = {}
+        self._now: dict[Any, list[Any]] = {}
+
+    def process_batch(self, batch: KeyedBatch, ctx: Context) -> None:
+        rows, best = batch.groups, self._best
+        (new,) = best.reduce([batch.column(name) for name in best.columns], rows)
+        places = [place for place, found in enumerate(new) if found is not None]
+        keys = [rows.keys[place] for place in places]
+        before, now = self._before, self._now
+
+        def merge(some: slice, stored: list[Any]) -> list[Any]:
+            merged = []
+            for key, old, place in zip(keys[some], stored, places[some], strict=True):
+                found = new[place] if old is None else best.both(old, new[place])
+                before.setdefault(key, old)
+                now[key] = found
+                merged.append(found)
+            return merged
+
+        self.kept.transform_many(keys, merge, rows.key_groups[places])
+
+    def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
+        before, now = self._before, self._now
+        self._before, self._now = {}, {}
+        keys: list[Any] = []
+        found: list[list[Any]] = []
+        ranks: list[int] = []
+        counts: list[int] = []
+        for key, rows in now.items():
+            old = before[key] or []
+            # Rows that stay are the same objects where the backend keeps objects.
+            changed = [
+                place
+                for place, row in enumerate(rows)
+                if place >= len(old) or not (old[place] is row or old[place] == row)
+            ]
+            if not changed:
+                continue
+            if not self._changed_only:
+                changed = list(range(len(rows)))
+            keys.append(key)
+            counts.append(len(changed))
+            found.append([rows[place] for place in changed])
+            ranks += [place + 1 for place in changed]
+        if not keys:
+            return
+        structs = self._best.row_type.to_arrow(list(chain.from_iterable(found)))
+        of_rows = pa.array(np.repeat(np.arange(len(keys)), counts))
+        parts = [keys] if len(self._key_types) == 1 else list(zip(*keys, strict=True))
+        by_name = {
+            name: nullable(from_arrow_type(type)).to_arrow(list(values)).cast(type).take(of_rows)
+            for name, type, values in zip(self._key_columns, self._key_types, parts, strict=True)
+        }
+        columns = [
+            by_name[name] if name in by_name else structs.field(name).cast(self.output.field(name).type)
+            for name in self._columns
+        ]
+        made = pa.RecordBatch.from_arrays([*columns, pa.array(ranks, pa.int32())], schema=self.output)
+        for start in range(0, len(made), OUTPUT_ROWS):
+            yield made.slice(start, OUTPUT_ROWS)
