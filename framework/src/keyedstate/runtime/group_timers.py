@@ -42,6 +42,11 @@ class GroupTimers:
         if self._by_key is not None:
             self._by_key.setdefault(key, set()).add(time)
 
+    def fire_again(self, time: int) -> None:
+        """Let the timer that is firing fire in the next epoch, too."""
+        self._firing.discard((self._current.key, time))
+        self.register(time)
+
     def delete(self, time: int) -> None:
         """Delete a timer, if it exists."""
         if self._in_event_time:
@@ -77,8 +82,10 @@ class GroupTimers:
 
     def fired(self, time: int) -> None:
         """Forget a timer of the current key that has fired."""
-        self._firing.discard((self._current.key, time))
-        self._forget(self._current.key, time)
+        timer = (self._current.key, time)
+        if timer in self._firing:
+            self._firing.remove(timer)
+            self._forget(*timer)
 
     def _forget(self, key: Any, time: int) -> None:
         if self._by_key is not None and key in self._by_key:

@@ -1,4 +1,4 @@
-"""Spark's ``transformWithState`` on keyedstate: the code of a ``StatefulProcessor`` stays as it is.
+"""Spark's ``transformWithState`` and ``applyInPandasWithState`` on keyedstate: their code stays as it is.
 
 ::
 
@@ -9,11 +9,13 @@
 """
 
 from keyedstate.spark.drop_in.functions import keyed_function
+from keyedstate.spark.drop_in.group_operator import apply_in_pandas_with_state
 from keyedstate.spark.drop_in.operators import transform_with_state, transform_with_state_in_pandas
 from keyedstate.spark.drop_in.switch import Switched, disable, enable
 
 __all__ = [
     "Switched",
+    "apply_in_pandas_with_state",
     "disable",
     "enable",
     "keyed_function",

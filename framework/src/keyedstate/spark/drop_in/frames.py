@@ -45,12 +45,16 @@ class PandasProcessor(ProcessorFunction):
             {number: _series(column) for number, column in enumerate(rows.columns)}, copy=False
         )
         frame.columns = rows.schema.names
-        most = min(self._max_records, max(1, _ceil(self._max_bytes, rows.nbytes / max(1, rows.num_rows))))
+        most = self.most_rows(rows)
         pieces = -(-counts // most)
         # The number of the frame of each row: that of the key's first one, plus its own within the key.
         starts = np.cumsum(counts) - counts
         within = (np.arange(len(frame)) - np.repeat(starts, counts)) // most
         return _frames(frame, np.repeat(np.cumsum(pieces) - pieces, counts) + within), pieces
+
+    def most_rows(self, rows: pa.RecordBatch) -> int:
+        """Return the most rows of a frame that the processor gets."""
+        return min(self._max_records, max(1, _ceil(self._max_bytes, rows.nbytes / max(1, rows.num_rows))))
 
     def columns_of(self, output: Sequence[Any]) -> Iterator[pa.RecordBatch]:
         """Return frames as batches, their columns found by name or by position, as Spark does."""
@@ -112,15 +116,21 @@ def _ceil(total: int, each: float) -> int:
 
 def _series(column: pa.Array) -> pd.Series[Any]:
     """Return a column as Spark makes it, of rows: with wide numbers and local times."""
-    series: pd.Series[Any] = column.to_pandas(date_as_object=True)
-    if pa.types.is_timestamp(column.type):
-        if column.type.tz is not None:
-            series = (
-                series.dt.tz_localize(None)
-                if series.dt.tz is None
-                else series.dt.tz_convert(column.type.tz).dt.tz_localize(None)
-            )
-        return series.astype("datetime64[ns]")
+    series = series_of(column)
     if series.dtype.kind in "iu":
         return series.astype("int64")
     return series.astype("float64") if series.dtype.kind == "f" else series
+
+
+def series_of(column: pa.Array) -> pd.Series[Any]:
+    """Return a column with local times."""
+    series: pd.Series[Any] = column.to_pandas(date_as_object=True)
+    if not pa.types.is_timestamp(column.type):
+        return series
+    if column.type.tz is not None:
+        series = (
+            series.dt.tz_localize(None)
+            if series.dt.tz is None
+            else series.dt.tz_convert(column.type.tz).dt.tz_localize(None)
+        )
+    return series.astype("datetime64[ns]")

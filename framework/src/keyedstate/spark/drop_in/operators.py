@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import cloudpickle
 from pyspark.errors import IllegalArgumentException, PySparkRuntimeError
@@ -13,6 +14,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from keyedstate.errors import ClassicSparkRequiredError, EventTimeError, InitialStateError
+from keyedstate.runtime.functions.groups import GroupedFunction
+from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.timers import TimeDomain
 from keyedstate.spark.checkpoint_location import record_checkpoint_locations
 from keyedstate.spark.dataframe.keys import with_key_columns
@@ -28,10 +31,8 @@ from keyedstate.spark.schema import parse_output
 from keyedstate.spark.session import is_connect
 from keyedstate.time import EventTime
 
-#: Begins the name under which Spark shows an operator.
+#: Begins the name under which Spark shows an operator, and its uid, before its number in the query.
 _NAME = "transform_with_state"
-#: Begins its uid, before its number in the query.
-_UID = "transform-with-state"
 _OUTPUT_MODES = ("append", "complete", "update")
 #: How often processing time advances where no row comes.
 _BEAT_MS = 1_000
@@ -106,17 +107,20 @@ def transform_with_state_in_pandas(
     Parameters, result and errors are those of `transform_with_state`.
     """
     operator = _Operator(grouped, statefulProcessor, outputStructType, outputMode, timeMode)
-    conf = operator.spark.conf
-    max_records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
-    max_bytes = _bytes(operator.spark, conf.get("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647"))
-    make = partial(
-        PandasProcessor,
-        max_records=max_records if max_records > 0 else 2**31 - 1,
-        max_bytes=max_bytes,
-        by_name=conf.get("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName") != "false",
-        safe=conf.get("spark.sql.execution.pandas.convertToArrowArraySafely") == "true",
-    )
+    make = partial(PandasProcessor, **pandas_settings(operator.spark))
     return operator.run(make, initialState, eventTimeColumnName)
+
+
+def pandas_settings(spark: SparkSession) -> dict[str, Any]:
+    """Return what Spark's settings say about pandas frames, as `PandasProcessor` takes it."""
+    conf = spark.conf
+    max_records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
+    return {
+        "max_records": max_records if max_records > 0 else 2**31 - 1,
+        "max_bytes": _bytes(spark, conf.get("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")),
+        "by_name": conf.get("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName") != "false",
+        "safe": conf.get("spark.sql.execution.pandas.convertToArrowArraySafely") == "true",
+    }
 
 
 class _Operator:
@@ -135,17 +139,11 @@ class _Operator:
             raise IllegalArgumentException(
                 f"Unknown output mode {output_mode}. Accepted output modes are 'append', 'complete', 'update'"
             )
-        self._frame = grouped._df
+        self._frame = classic_frame(grouped, _NAME)
         self.spark = self._frame.sparkSession
-        if is_connect(self.spark):
-            raise ClassicSparkRequiredError(
-                f"{_NAME} finds the checkpoint location of its query through the JVM of the driver, which a "
-                "client of Spark Connect does not have",
-                "Use keyedstate.keyed with a process function, or Spark's own method.",
-            )
-        self._keys = _key_columns(grouped)
+        self._keys = key_columns_of(grouped)
         self._processor = processor
-        schema = _parse(output) if isinstance(output, str) else output
+        schema = parse_fields(output) if isinstance(output, str) else output
         self._output, self._checked = parse_output(self.spark, schema)
 
     def run(
@@ -154,14 +152,14 @@ class _Operator:
         initial_state: GroupedData | None,
         event_time_column: str,
     ) -> DataFrame:
-        rows, key_columns = with_key_columns(self._frame, self._keys)
+        rows, key_columns = withkey_columns_of(self._frame, self._keys)
         first_rows = None
         if initial_state is not None:
-            state_rows, state_keys = with_key_columns(initial_state._df, _key_columns(initial_state))
+            state_rows, state_keys = withkey_columns_of(initial_state._df, key_columns_of(initial_state))
             rows, first_rows = _with_initial_state(rows, key_columns, state_rows, state_keys)
         # Spark runs init() in another process: the processor itself stays as it is.
         on_driver = cloudpickle.loads(cloudpickle.dumps(self._processor))
-        schemas = declared_schemas(on_driver.init, self._time_domain, _parse)
+        schemas = declared_schemas(on_driver.init, self._time_domain, parse_fields)
         on_driver.close()
         function = make(
             self._processor,
@@ -172,26 +170,7 @@ class _Operator:
             event_time_column or None,
         )
         found = event_time_of(rows, None)
-        event_times = () if found is None else (SparkEventTime(found.column, delay=found.delay),)
-        in_event_time = self._time_domain is TimeDomain.EVENT_TIME and bool(event_times)
-        keyed_rows = KeyedRows(
-            rows,
-            key_columns,
-            _UID if rows.isStreaming else None,
-            None,
-            interval_ms=_BEAT_MS if self._time_domain is TimeDomain.PROCESSING_TIME else None,
-            event_times=event_times,
-            location_of_query=True,
-            time_of_query=self._time_domain is TimeDomain.PROCESSING_TIME,
-            watermark_file=new_watermark_file() if in_event_time else None,
-            first_rows=first_rows,
-        )
-        if rows.isStreaming:
-            record_checkpoint_locations(self.spark)
-        plan, routed = keyed_rows.planned(function, self._checked, {}, keeps_state=True)
-        # By the id in the name its tasks know which operator of the query it is.
-        name = _NAME if plan.acknowledging is None else f"{_NAME}_{plan.acknowledging.operator_id}"
-        out = routed.mapInArrow(task_of(plan, name), self._output)
+        out = output_of(_NAME, function, rows, key_columns, self._output, self._checked, first_rows)
         if not event_time_column:
             return out
         if found is None or event_time_column not in out.columns:
@@ -202,7 +181,63 @@ class _Operator:
         return _with_event_time(out, event_time_column, found.delay_ms or 0)
 
 
-def _key_columns(grouped: GroupedData) -> list[str]:
+def output_of(
+    name: str,
+    function: GroupedFunction,
+    rows: DataFrame,
+    key_columns: list[str],
+    output: StructType,
+    checked: OutputSchema,
+    first_rows: DataFrame | None = None,
+) -> DataFrame:
+    """Return the output of a function of the user over rows, with its state at the location of the query.
+
+    Parameters
+    ----------
+    name : str
+        Begins the name under which Spark shows the operator, and its uid.
+    output, checked
+        The columns, as `parse_output` takes and returns them.
+    first_rows : DataFrame, optional
+        Those of the initial state.
+    """
+    found = event_time_of(rows, None)
+    event_times = () if found is None else (SparkEventTime(found.column, delay=found.delay),)
+    in_processing_time = function.time_domain is TimeDomain.PROCESSING_TIME
+    in_event_time = function.time_domain is TimeDomain.EVENT_TIME and bool(event_times)
+    keyed_rows = KeyedRows(
+        rows,
+        key_columns,
+        name.replace("_", "-") if rows.isStreaming else None,
+        None,
+        interval_ms=_BEAT_MS if in_processing_time else None,
+        event_times=event_times,
+        location_of_query=True,
+        time_of_query=in_processing_time,
+        watermark_file=new_watermark_file() if in_event_time else None,
+        first_rows=first_rows,
+    )
+    if rows.isStreaming:
+        record_checkpoint_locations(rows.sparkSession)
+    plan, routed = keyed_rows.planned(function, checked, {}, keeps_state=True)
+    # By the id in the name its tasks know which operator of the query it is.
+    shown = name if plan.acknowledging is None else f"{name}_{plan.acknowledging.operator_id}"
+    return routed.mapInArrow(task_of(plan, shown), output)
+
+
+def classic_frame(grouped: GroupedData, name: str) -> DataFrame:
+    """Return the DataFrame that is grouped; raises `ClassicSparkRequiredError` for one of Spark Connect."""
+    frame: DataFrame = grouped._df
+    if is_connect(frame.sparkSession):
+        raise ClassicSparkRequiredError(
+            f"{name} finds the checkpoint location of its query through the JVM of the driver, which a "
+            "client of Spark Connect does not have",
+            "Use keyedstate.keyed with a process function, or Spark's own method.",
+        )
+    return frame
+
+
+def key_columns_of(grouped: GroupedData) -> list[str]:
     """Return the columns by which rows are grouped."""
     *names, _ = grouped.agg(f.count(f.lit(1))).columns
     return names
@@ -261,7 +296,8 @@ def _with_initial_state(
     return (rows, state_rows) if rows.isStreaming else (rows.unionByName(state_rows), None)
 
 
-def _parse(schema: str) -> StructType:
+def parse_fields(schema: str) -> StructType:
+    """Return the fields that a text declares."""
     found = _parse_datatype_string(schema)
     if not isinstance(found, StructType):
         raise PySparkRuntimeError(

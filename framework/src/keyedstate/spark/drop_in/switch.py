@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, GroupedData
 
 from keyedstate.options import DROP_IN, Configuration
+from keyedstate.spark.drop_in.group_operator import apply_in_pandas_with_state
 from keyedstate.spark.drop_in.operators import transform_with_state, transform_with_state_in_pandas
 from keyedstate.spark.plan.configuration import spark_settings
 
@@ -34,10 +35,11 @@ class Switched(AbstractContextManager[None]):
 
 
 def enable() -> Switched:
-    """Let Spark's ``transformWithState`` and ``transformWithStateInPandas`` run on keyedstate from now on.
+    """Let Spark's stateful methods run on keyedstate from now on.
 
-    Operators that exist stay what they are.  ``with drop_in.enable():`` does it for some lines.  Without a
-    call the option ``spark.keyedstate.drop-in`` of the session decides.
+    They are ``transformWithState``, ``transformWithStateInPandas`` and ``applyInPandasWithState``. Operators
+    that exist stay what they are.  ``with drop_in.enable():`` does it for some lines.  Without a call the
+    option ``spark.keyedstate.drop-in`` of the session decides.
     """
     return Switched(True)
 
@@ -70,3 +72,4 @@ def _switched(name: str, ours: Callable[..., DataFrame]) -> None:
 
 _switched("transformWithState", transform_with_state)
 _switched("transformWithStateInPandas", transform_with_state_in_pandas)
+_switched("applyInPandasWithState", apply_in_pandas_with_state)
