@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
 .PHONY: help setup java demo demo-local test test-fast test-quick test-model test-protocol soak faults faults-local chaos bench bench-state bench-segment bench-types bench-checkpoint \
-        bench-rocksdb bench-spillable bench-timers bench-keygroups bench-local bench-memory bench-window bench-join bench-drop-in bench-transport bench-sort contract lint format \
+        bench-rocksdb bench-spillable bench-timers bench-keygroups bench-local bench-memory bench-window bench-join bench-drop-in bench-from-spark bench-transport bench-sort contract lint format \
         types docs site site-serve coverage tox matrix clean
 
 help: ## what can be done
@@ -130,6 +130,9 @@ bench-join: $(COMPILED) ## an interval join, and Spark's own stream-stream join
 
 bench-drop-in: $(COMPILED) ## one processor on Spark's transformWithState and on keyedstate
 	$(WITH_JAVA) $(BIN)/python tests/bench/bench_drop_in.py $(ARGS)
+
+bench-from-spark: $(COMPILED) ## a query with a million keys of Spark's state continues on keyedstate
+	$(WITH_JAVA) $(BIN)/python tests/bench/bench_from_spark.py $(ARGS)
 
 contract: $(COMPILED) ## the contract kit: what BACKEND claims, and whether it holds
 	$(BIN)/keyedstate contract $(BACKEND) $(ARGS)

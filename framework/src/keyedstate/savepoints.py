@@ -11,14 +11,19 @@ from keyedstate.spark.query.fork import Fork
 from keyedstate.spark.savepoint.savepoint import Savepoint, StoppedQuery
 
 if TYPE_CHECKING:
+    from keyedstate.spark.conversion.savepoint import from_spark
     from keyedstate.spark.savepoint.edit import SavepointEdit
 
-__all__ = ["Fork", "Savepoint", "SavepointEdit", "StoppedQuery"]
+__all__ = ["Fork", "Savepoint", "SavepointEdit", "StoppedQuery", "from_spark"]
 
 
 def __getattr__(name: str) -> Any:
-    if name != "SavepointEdit":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from keyedstate.spark.savepoint.edit import SavepointEdit
+    if name == "SavepointEdit":
+        from keyedstate.spark.savepoint.edit import SavepointEdit
 
-    return SavepointEdit
+        return SavepointEdit
+    if name == "from_spark":
+        from keyedstate.spark.conversion.savepoint import from_spark
+
+        return from_spark
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import enum
+import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -25,6 +27,9 @@ from keyedstate.options import CHECKPOINT_COMPRESSION
 from keyedstate.spark.addresses import without_hadoop_scheme
 from keyedstate.spark.query.creation import query_folders
 from keyedstate.spark.savepoint.savepoint import Savepoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 app = typer.Typer(
     help="Savepoints: create one of a query that runs or not, fork a query from one, convert, delete.",
@@ -86,6 +91,15 @@ Timeout = Annotated[
         "--timeout", metavar="SECONDS", min=1.0, help="How long to wait for a driver that takes it."
     ),
 ]
+
+
+class SparkTimeout(str, enum.Enum):
+    """The timeouts of applyInPandasWithState."""
+
+    processing_time = "ProcessingTimeTimeout"
+    event_time = "EventTimeTimeout"
+
+
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -109,6 +123,66 @@ def create(
             epoch=epoch,
             progress=report,
         )
+    _print_savepoint(made, format)
+
+
+@app.command("from-spark")
+def from_spark(
+    checkpoint: Annotated[
+        str, typer.Argument(metavar="CHECKPOINT", help="The checkpointLocation of a stopped query.")
+    ],
+    savepoint: NewSavepoint,
+    uid: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--uid",
+            metavar="[N=]UID",
+            help="The uid of the only operator, or of Spark's operator N; may be repeated. By default those "
+            "that the drop-in gives.",
+        ),
+    ] = None,
+    epoch: Annotated[
+        int | None,
+        typer.Option("--epoch", metavar="N", min=0, help="The state after this micro-batch, not the newest."),
+    ] = None,
+    ttl: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ttl", metavar="STATE=DURATION", help="The time to live of a state; needed for each with one."
+        ),
+    ] = None,
+    timeout: Annotated[
+        SparkTimeout | None,
+        typer.Option("--timeout", help="That of applyInPandasWithState; needed with a watermark."),
+    ] = None,
+    watermark_delay: Annotated[
+        str | None,
+        typer.Option(
+            "--watermark-delay",
+            metavar="DURATION",
+            help="That of withWatermark; needed where the watermark moves after the micro-batch.",
+        ),
+    ] = None,
+    config: ConfigFile = None,
+    format: OutputFormat = Format.table,
+) -> None:
+    """Make a savepoint of a stopped query whose state is in Spark's own state stores.
+
+    The operators are transformWithState, also in pandas, and applyInPandasWithState. A fork of the savepoint
+    continues on keyedstate. Spark reads the state: without a master in its configuration on this machine.
+    """
+    from keyedstate.savepoints import from_spark
+
+    made = from_spark(
+        checkpoint,
+        open_storage(savepoint, config),
+        uids=_uids(uid or []),
+        epoch=epoch,
+        ttl=dict(_pair(each, "--ttl") for each in ttl or ()),
+        timeout=None if timeout is None else timeout.value,
+        watermark_delay=watermark_delay,
+        spark=_spark_session(),
+    )
     _print_savepoint(made, format)
 
 
@@ -230,6 +304,34 @@ def delete(
     out.print(f"The savepoint {location} is deleted.")
     for path in left:
         out.print(f"Left, since it is not the savepoint's: {path}")
+
+
+def _uids(given: list[str]) -> str | dict[int, str] | None:
+    if len(given) == 1 and "=" not in given[0]:
+        return given[0]
+    pairs = [_pair(each, "--uid") for each in given]
+    if not all(number.isdecimal() for number, _ in pairs):
+        raise typer.BadParameter("the part before '=' is the number of an operator", param_hint="--uid")
+    return {int(number): uid for number, uid in pairs} or None
+
+
+def _pair(given: str, option: str) -> tuple[str, str]:
+    name, equals, value = given.partition("=")
+    if not (name and equals and value):
+        raise typer.BadParameter(f"{given!r} has no '=' between two parts", param_hint=option)
+    return name, value
+
+
+def _spark_session() -> SparkSession:
+    """Return the session of the process, or a new one, by default on this machine."""
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+    # The workers must be this interpreter, not whichever python3 comes first on the PATH.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    master = SparkConf().get("spark.master", "local[*]")
+    builder = SparkSession.builder.appName("keyedstate savepoint from-spark").master(master or "local[*]")
+    return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 
 def _spark_storage(uri: str, config: Path | None) -> CheckpointStorage:

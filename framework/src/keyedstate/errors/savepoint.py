@@ -117,6 +117,15 @@ class SparkLocationError(CheckpointError):
     message = "Spark's checkpoint location {location} cannot be used: {reason}. {way_out}"
 
 
+class SparkStateError(CheckpointError):
+    """State of Spark's own operators that cannot become state of keyedstate."""
+
+    location: str  # Spark's checkpoint location
+    reason: str
+    way_out: str
+    message = "the state in Spark's checkpoint location {location} cannot be converted: {reason}. {way_out}"
+
+
 class QueryNotStoppedError(CheckpointError):
     """A query that was not stopped with a savepoint as asked; nothing else was done."""
 

@@ -152,10 +152,10 @@ class _Operator:
         initial_state: GroupedData | None,
         event_time_column: str,
     ) -> DataFrame:
-        rows, key_columns = withkey_columns_of(self._frame, self._keys)
+        rows, key_columns = with_key_columns(self._frame, self._keys)
         first_rows = None
         if initial_state is not None:
-            state_rows, state_keys = withkey_columns_of(initial_state._df, key_columns_of(initial_state))
+            state_rows, state_keys = with_key_columns(initial_state._df, key_columns_of(initial_state))
             rows, first_rows = _with_initial_state(rows, key_columns, state_rows, state_keys)
         # Spark runs init() in another process: the processor itself stays as it is.
         on_driver = cloudpickle.loads(cloudpickle.dumps(self._processor))

@@ -83,9 +83,14 @@ class QueryLocation:
     def files_at(self, epoch: int) -> dict[str, bytes]:
         """Return the files, all small, of a query that continues after a committed micro-batch, by path.
 
-        Raises `SparkLocationError`, also if a file is missing or has an unknown form.
+        Raises `SparkLocationError`, also if a file is missing or has an unknown form, and for a query with
+        state of Spark's own, which these files do not have.
         """
         self.refuse_state()
+        return self.files_without_state(epoch)
+
+    def files_without_state(self, epoch: int) -> dict[str, bytes]:
+        """Return what `files_at` does, for a query whose state of Spark's own is no longer needed."""
         for remaining in reversed(range(_READINGS)):
             try:
                 return self._read_files(epoch)

@@ -52,7 +52,7 @@ S = TypeVar("S", bound=SavepointFolder)
 
 
 @dataclass(frozen=True)
-class _FromRows:
+class StateRows:
     """A state whose new entries are the rows of a DataFrame."""
 
     rows: DataFrame
@@ -70,7 +70,7 @@ class _Operator:
     metadata: CheckpointMetadata | None = None
     #: The function that makes the state, and its rows.
     bootstrap: tuple[OperatorPlan, DataFrame] | None = None
-    states: dict[str, _FromRows] = field(default_factory=dict)
+    states: dict[str, StateRows] = field(default_factory=dict)
     operator_states: dict[str, tuple[OperatorStateMeta, DataFrame]] = field(default_factory=dict)
 
 
@@ -139,7 +139,7 @@ class SavepointEdit(Generic[S]):
         keyed_rows.refuse_streaming()
         parallelism = keyed_rows.parallelism(read_configuration(rows.sparkSession, keyed_rows.config))
         if uid not in self._operators:
-            empty = _empty(uid, rows, keyed_rows.key_columns, *parallelism)
+            empty = empty_operator(uid, rows, keyed_rows.key_columns, *parallelism)
             self._operators[uid] = _Operator(metadata=empty)
         operator = self._operators[uid]
         if state.name in operator.states or (operator.origin and state.name in operator.origin.states()):
@@ -266,8 +266,8 @@ class SavepointEdit(Generic[S]):
             value = declared.serializer.snapshot().restore_serializer()
             meta = StateMeta(name, declared.kind, key, VOID, value)
             ttl_ms = None if declared.ttl is None else declared.ttl.ms
-        _check_columns(uid, meta, metadata, rows)
-        operator.states[name] = _FromRows(rows, meta, ttl_ms)
+        check_columns(uid, meta, metadata, rows)
+        operator.states[name] = StateRows(rows, meta, ttl_ms)
 
     def _operator(self, uid: str) -> _Operator:
         if uid not in self._operators:
@@ -280,7 +280,7 @@ class SavepointEdit(Generic[S]):
             raise BootstrapError(uid, "there is an operator of that uid already; remove or rename it first")
 
 
-def _empty(
+def empty_operator(
     uid: str, rows: DataFrame, key_columns: list[str], parallelism: int, max_parallelism: int
 ) -> CheckpointMetadata:
     """Return the metadata of an operator without any state."""
@@ -309,7 +309,7 @@ def _empty(
     return CheckpointMetadata.of(parts)
 
 
-def _check_columns(uid: str, meta: StateMeta, metadata: CheckpointMetadata, rows: DataFrame) -> None:
+def check_columns(uid: str, meta: StateMeta, metadata: CheckpointMetadata, rows: DataFrame) -> None:
     """Refuse rows that lack a column of the state or have it with another type."""
     wanted = dict(metadata.key_columns)
     clashing = {"namespace", "value", "written_at", KEY_GROUP_COLUMN} & {name.lower() for name in wanted}
@@ -349,7 +349,7 @@ def _written(uid: str, operator: _Operator, writer: SavepointWriter) -> Checkpoi
         parts = tuple(replace(part, identity=replace(part.identity, uid=uid)) for part in whole.parts)
         metadata = replace(whole, uid=uid, parts=parts)
     for state in operator.states.values():
-        metadata = _with_state(uid, metadata, source, target, state)
+        metadata = with_state(uid, metadata, source, target, state)
         # The next state changes what this one has written.
         source = target
     if operator.operator_states:
@@ -359,13 +359,14 @@ def _written(uid: str, operator: _Operator, writer: SavepointWriter) -> Checkpoi
     return metadata
 
 
-def _with_state(
+def with_state(
     uid: str,
     metadata: CheckpointMetadata,
     source: CheckpointStorage,
     target: CheckpointStorage,
-    state: _FromRows,
+    state: StateRows,
 ) -> CheckpointMetadata:
+    """Write the parts of an operator again, with one state from rows; return the new metadata."""
     rows, meta = state.rows, state.meta
     key_columns = [name for name, _ in metadata.key_columns]
     settings = frozen(_configuration())
