@@ -28,14 +28,14 @@ def _rows(config: dict[str, object], uid: str) -> Iterator[Any]:
 
 
 def test_ctrl_c_while_the_processes_of_tasks_start_stops_the_run_at_a_checkpoint(tmp_path: Path):
-    """A terminal sends it to all processes; that of a task does not run our code yet."""
+    """A terminal sends it to all processes; theirs does not run our code yet."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(
         textwrap.dedent(f"""
         import contextlib, os, pathlib, signal, sys
 
-        if any("keyedstate.local.parallel.subtask" in each for each in sys.orig_argv):
-            # Of the processes that start at once, one: a second Ctrl-C ends the run without a checkpoint.
+        if any("keyedstate.local.parallel.fork_server" in each for each in sys.orig_argv):
+            # Once: a second Ctrl-C ends the run without a checkpoint.
             with contextlib.suppress(FileExistsError):
                 pathlib.Path({str(tmp_path / "mark")!r}).touch(exist_ok=False)
                 os.killpg(0, signal.SIGINT)
