@@ -295,8 +295,9 @@ def test_no_modules_import_each_other_in_a_circle(source: Path):
     assert circle(module_graph(source)) == ()
 
 
-def test_a_folder_of_the_framework_has_about_a_dozen_modules():
-    counts = Counter(path.parent for path in FRAMEWORK.rglob("*.py") if path.name != "__init__.py")
+@pytest.mark.parametrize("source", [FRAMEWORK, *PLUGIN_SOURCES], ids=lambda source: source.parent.name)
+def test_a_folder_of_sources_has_about_a_dozen_modules(source: Path):
+    counts = Counter(path.parent for path in source.rglob("*.py") if path.name != "__init__.py")
     assert {folder: count for folder, count in counts.items() if count > FOLDER_MODULES} == {}
 
 

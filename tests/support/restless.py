@@ -23,8 +23,8 @@ from keyedstate.backend import (
 from keyedstate.hooks import hookimpl
 from keyedstate.tables import FullRestoreOperation
 from keyedstate_spillable import plugin as spillable
-from keyedstate_spillable.columns import TieredColumns
-from keyedstate_spillable.table import TieredTable
+from keyedstate_spillable.columns.table import TieredColumns
+from keyedstate_spillable.objects.table import TieredTable
 
 _ACCESSES = (
     "get",

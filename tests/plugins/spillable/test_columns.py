@@ -27,7 +27,7 @@ from keyedstate.testing import open_instance
 from keyedstate.testing.contract.machines.state_machine import profile
 from keyedstate.types import accumulators_of, nullable, tuple_of
 from keyedstate_heap_cow import COLUMNS
-from keyedstate_spillable import column_moves
+from keyedstate_spillable.columns import moves
 
 pytestmark = pytest.mark.skipif(not COLUMNS, reason="the index of columns is not compiled")
 
@@ -262,8 +262,8 @@ def test_columns_that_move_are_those_that_do_not(
     machine: type[Parity], together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SP-04, SP-05: located, read, written, removed, captured, and changed by epochs."""
-    monkeypatch.setattr(column_moves.MovingColumns, "few_unused", 4)
-    monkeypatch.setattr(column_moves.MovingColumns, "renumbered_together", together)
+    monkeypatch.setattr(moves.MovingColumns, "few_unused", 4)
+    monkeypatch.setattr(moves.MovingColumns, "renumbered_together", together)
     numbers = iter(range(10**9))
     run_state_machine_as_test(lambda: machine(tmp_path / str(next(numbers))), settings=profile())  # type: ignore[arg-type]
 

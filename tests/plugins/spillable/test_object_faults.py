@@ -16,8 +16,8 @@ from keyedstate import types
 from keyedstate.backend import Expiry, StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.testing import open_instance
-from keyedstate_spillable.store import open_space
-from keyedstate_spillable.table import TieredTable
+from keyedstate_spillable.objects.table import TieredTable
+from keyedstate_spillable.store.database import open_space
 
 VOID = types.VOID_NAMESPACE
 GROUPS = KeyGroupRange(0, 9)

@@ -28,7 +28,7 @@ from keyedstate_spillable.policy import (
     StateMapMeta,
     make_policy,
 )
-from keyedstate_spillable.store import disk_memory
+from keyedstate_spillable.store.database import disk_memory
 
 _log = logging.getLogger(__name__)
 

@@ -24,14 +24,14 @@ from keyedstate.ordered import WriteBuffer, create_ordered_table, store_of
 from keyedstate.tables import FullRestoreOperation, FullSnapshotStrategy
 from keyedstate_heap_cow import COLUMNS
 from keyedstate_spillable.manager import manager_of
+from keyedstate_spillable.objects.table import TieredTable
 from keyedstate_spillable.options import BACKEND, OPTIONS, SAMPLES
 from keyedstate_spillable.sizes import EntrySizes
-from keyedstate_spillable.store import open_space, open_store
-from keyedstate_spillable.table import TieredTable
+from keyedstate_spillable.store.database import open_space, open_store
 
 if COLUMNS:
     from keyedstate_heap_cow import fits
-    from keyedstate_spillable.columns import TieredColumns
+    from keyedstate_spillable.columns.table import TieredColumns
 
 
 @hookimpl

@@ -12,12 +12,12 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RewritingTable
 from keyedstate.tables import converted_entries
 from keyedstate_heap_cow import GONE
-from keyedstate_spillable.column_moves import AWAY, STORED, MovingColumns
-from keyedstate_spillable.column_rows import ColumnRows
-from keyedstate_spillable.column_snapshot import TieredColumnsChanges, TieredColumnsSnapshot
-from keyedstate_spillable.store import SpillSpace
-from keyedstate_spillable.table import TieredTable
-from keyedstate_spillable.visitor import TieredVisitor
+from keyedstate_spillable.columns.moves import AWAY, STORED, MovingColumns
+from keyedstate_spillable.columns.rows import ColumnRows
+from keyedstate_spillable.columns.snapshot import TieredColumnsChanges, TieredColumnsSnapshot
+from keyedstate_spillable.objects.table import TieredTable
+from keyedstate_spillable.objects.visitor import TieredVisitor
+from keyedstate_spillable.store.database import SpillSpace
 
 K = TypeVar("K")
 N = TypeVar("N")

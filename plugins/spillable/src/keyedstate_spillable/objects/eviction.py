@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain, compress
 from typing import Any
 
-from keyedstate_spillable.disk import LeavingEntries, SpilledRows
+from keyedstate_spillable.objects.disk import LeavingEntries, SpilledRows
 
 
 class Eviction:

@@ -38,10 +38,10 @@ from keyedstate_heap_cow import (
     flags_of,
 )
 from keyedstate_spillable.accesses import Accesses, CountingTable
-from keyedstate_spillable.change_rows import ChangedRows, epochs_in
-from keyedstate_spillable.column_rows import ColumnRows
-from keyedstate_spillable.rows import DiskRows, chunks
-from keyedstate_spillable.store import SpillSpace
+from keyedstate_spillable.columns.change_rows import ChangedRows, epochs_in
+from keyedstate_spillable.columns.rows import ColumnRows
+from keyedstate_spillable.store.database import SpillSpace
+from keyedstate_spillable.store.rows import DiskRows, chunks
 
 K = TypeVar("K")
 N = TypeVar("N")

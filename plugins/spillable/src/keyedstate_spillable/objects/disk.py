@@ -16,8 +16,8 @@ import numpy as np
 
 from keyedstate.backend import EntryBatch, StateMeta
 from keyedstate.ordered import ValueCodec, end_of
-from keyedstate_spillable.rows import DiskRows, chunks
-from keyedstate_spillable.store import SpillSpace
+from keyedstate_spillable.store.database import SpillSpace
+from keyedstate_spillable.store.rows import DiskRows, chunks
 
 _log = logging.getLogger(__name__)
 

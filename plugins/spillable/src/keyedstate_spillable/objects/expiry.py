@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate_spillable.disk import SpilledRows
+from keyedstate_spillable.objects.disk import SpilledRows
 
 #: Entries in memory that one call looks at, about, and those of a step of the walk.
 _SWEPT_ENTRIES = 2_000

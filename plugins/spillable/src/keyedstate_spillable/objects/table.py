@@ -36,12 +36,12 @@ from keyedstate.ordered import RewritingTable
 from keyedstate.tables import converted_entries
 from keyedstate_heap_cow import CopyOnWriteTable, MapsSnapshot
 from keyedstate_spillable.accesses import Accesses, CountingTable
-from keyedstate_spillable.disk import LeavingEntries, SpilledRows, batch_of
-from keyedstate_spillable.eviction import Eviction
-from keyedstate_spillable.expiry import ExpirySweep
-from keyedstate_spillable.snapshot import MemoryChanges, TieredChanges, TieredSnapshot
-from keyedstate_spillable.store import SpillSpace
-from keyedstate_spillable.visitor import TieredVisitor
+from keyedstate_spillable.objects.disk import LeavingEntries, SpilledRows, batch_of
+from keyedstate_spillable.objects.eviction import Eviction
+from keyedstate_spillable.objects.expiry import ExpirySweep
+from keyedstate_spillable.objects.snapshot import MemoryChanges, TieredChanges, TieredSnapshot
+from keyedstate_spillable.objects.visitor import TieredVisitor
+from keyedstate_spillable.store.database import SpillSpace
 
 K = TypeVar("K")
 N = TypeVar("N")

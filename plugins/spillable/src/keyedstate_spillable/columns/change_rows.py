@@ -17,8 +17,8 @@ import numpy as np
 
 from keyedstate.ordered import RowReader
 from keyedstate_heap_cow import Slots
-from keyedstate_spillable.column_rows import AFTER_ALL_GROUPS
-from keyedstate_spillable.rows import DiskRows
+from keyedstate_spillable.columns.rows import AFTER_ALL_GROUPS
+from keyedstate_spillable.store.rows import DiskRows
 
 #: Key group, epoch as an unsigned number, number of the row.
 _KEY = struct.Struct(">2sQQ")

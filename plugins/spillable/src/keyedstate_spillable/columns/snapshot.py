@@ -12,9 +12,9 @@ from keyedstate.backend import AddressBatch, EntryBatch, TableChanges, TableSnap
 from keyedstate.ordered import RowCopy, end_of
 from keyedstate.tables import ArrowEntryBatch
 from keyedstate_heap_cow import Addresses, ColumnsChanges, Slots
-from keyedstate_spillable.change_rows import noted_since
-from keyedstate_spillable.column_rows import ColumnRows
-from keyedstate_spillable.rows import chunks
+from keyedstate_spillable.columns.change_rows import noted_since
+from keyedstate_spillable.columns.rows import ColumnRows
+from keyedstate_spillable.store.rows import chunks
 
 #: Rows of a scan that are decoded together.
 _READ_TOGETHER = 8192

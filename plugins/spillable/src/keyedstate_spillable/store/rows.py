@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from keyedstate.ordered import RowCopy, WriteBuffer
-from keyedstate_spillable.store import SpillSpace
+from keyedstate_spillable.store.database import SpillSpace
 
 #: Removals that are written together.
 _REMOVED_TOGETHER = 500

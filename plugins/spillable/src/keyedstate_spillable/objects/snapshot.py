@@ -10,7 +10,7 @@ from keyedstate.backend import AddressBatch, EntryBatch, TableChanges, TableSnap
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RowCopy, end_of
 from keyedstate_heap_cow import MapsSnapshot
-from keyedstate_spillable.disk import EntryRows, batch_of
+from keyedstate_spillable.objects.disk import EntryRows, batch_of
 
 
 class TieredSnapshot(TableSnapshot[Any, Any, Any]):

@@ -1,0 +1,1 @@
+"""The store of spilled entries, and the rows of a table in it."""
