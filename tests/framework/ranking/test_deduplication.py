@@ -139,6 +139,21 @@ def test_rows_within_a_time_of_a_kept_one_are_duplicates(backend_name: str, step
         assert columns.num_entries() == 0
 
 
+@pytest.mark.parametrize(("later", "ends"), [(5, 20), (20, 30)])
+def test_the_time_within_which_rows_are_duplicates_may_change(later: int, ends: int) -> None:
+    """Also that of a key which never returns: its state goes in the end."""
+    arguments: Any = {"key": "user", "schema": SCHEMA, "output": SCHEMA, "event_time": EventTime("ts")}
+    with Harness(deduplicate(within=10), **arguments) as before:
+        before.process(("ann", 1, 1.0, "", time_of(10)))
+        snapshot = before.snapshot()
+    with Harness(deduplicate(within=later), **arguments) as job:
+        job.restore(snapshot)
+        job.advance_watermark(ends - 2)
+        assert job.num_entries("kept-row") == 1
+        job.advance_watermark(ends + 1)
+        assert job.num_entries() == 0
+
+
 def test_in_processing_time_a_key_is_forgotten_after_the_time() -> None:
     with Harness(deduplicate(within="5 s"), key="user", schema="user string", output="user string") as job:
         assert len(job.process_all([("ann",), ("bob",), ("ann",)])) == 2

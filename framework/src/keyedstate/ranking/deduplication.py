@@ -277,11 +277,10 @@ class Deduplication(RowsFunction):
         if self._within is not None:
             groups = np.asarray(timers.key_groups, np.int32)
             stored = self.kept.get_many(timers.keys, groups)
-            # A later row may have been kept since the timer was registered.
-            over = [
-                place
-                for place, (value, time) in enumerate(zip(stored, timers.times.tolist(), strict=True))
-                if value is not None and value[0] + self._within <= time
-            ]
-            self.kept.clear_many([timers.keys[place] for place in over], groups[over])
+            ends = np.array([_NEVER if value is None else value[0] + self._within for value in stored])
+            # A later row may have been kept since, or `within` have become longer.
+            over, later = (np.flatnonzero(where) for where in (ends <= timers.times, ends > timers.times))
+            self.kept.clear_many([timers.keys[place] for place in over.tolist()], groups[over])
+            left = [timers.keys[place] for place in later.tolist()]
+            ctx.timer_service.register_event_time_timers(left, ends[later], groups[later])
         yield from ()
