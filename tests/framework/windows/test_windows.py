@@ -295,7 +295,7 @@ def test_what_cannot_be_is_refused_when_it_is_declared(make: Any, message: str) 
 
 def test_aggregates_of_columns_that_are_not_there_are_refused() -> None:
     for declared, message in (
-        (windowed(Tumbling.of(1)).aggregate(t=sum_("w")), "there is no column 'w'"),
+        (windowed(Tumbling.of(1)).aggregate(t=sum_("w")), "the rows have no column 'w'"),
         (windowed(Tumbling.of(1)).aggregate(window_end=count()), "the window's bounds are named so"),
         (windowed(Session.with_gap(1)).aggregate(user=count()), "a key column has the same name"),
     ):
