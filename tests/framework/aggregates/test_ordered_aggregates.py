@@ -145,6 +145,8 @@ NUMBERS: dict[str, tuple[Aggregate, Callable[[list[Row]], Any]]] = {
 }
 #: Windows do not keep the order in which rows came when they merge, so none of these depends on it.
 OF_SESSIONS = {name: AGGREGATES[name] for name in "iklmopqrtwx"}
+#: Nor do sliding windows, which consist of panes; in these, rows of one time keep their order.
+OF_PANES = {name: NUMBERS[name] for name in "bcdef"}
 
 
 def plain(value: Any) -> Any:
@@ -244,7 +246,7 @@ WINDOW_STEPS = st.lists(
     ("assigner", "aggregates"),
     [
         (Tumbling.of(10), AGGREGATES),
-        (Sliding.of(9, 3), NUMBERS),
+        (Sliding.of(9, 3), OF_PANES),
         (Session.with_gap(4), OF_SESSIONS),
         (Session.with_dynamic_gap(lambda row: 4), OF_SESSIONS),
     ],
