@@ -64,7 +64,7 @@ class ConnectServer:
         for line in self._process.stderr:
             log.append(line)
             if _STARTED in line:
-                # Nobody reads on, and a full pipe would stop the server.
+                # The test reads no further, and a full pipe would stop the server.
                 subprocess.Popen(["cat"], stdin=self._process.stderr, stdout=subprocess.DEVNULL)
                 self._process.stderr.close()
                 return

@@ -10,10 +10,16 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from keyedstate.durations import Duration
-from keyedstate.errors import InvalidJoinError, SideOutputNameError, forgotten_call
+from keyedstate.errors import InvalidJoinError, forgotten_call
 from keyedstate.joins.bounds import Bound, Interval
 from keyedstate.joins.interval import IntervalJoinFunction, JoinedRow, ProcessJoinFunction
-from keyedstate.joins.join_function import LATE_LEFT, LATE_RIGHT, MISSING_LEFT, MISSING_RIGHT
+from keyedstate.joins.join_function import (
+    LATE_LEFT,
+    LATE_RIGHT,
+    MISSING_LEFT,
+    MISSING_RIGHT,
+    check_side_output,
+)
 from keyedstate.runtime.event_time import MISSING
 from keyedstate.runtime.functions.builder import FunctionBuilder
 from keyedstate.runtime.functions.checks import check_methods
@@ -83,12 +89,7 @@ class IntervalJoin(FunctionBuilder, Generic[T]):
         InvalidJoinError
             Without a schema.
         """
-        if name in IntervalJoinFunction.side_inputs:
-            raise SideOutputNameError(name, "another output has that name")
-        if schema is None:
-            raise InvalidJoinError(
-                f"the side output {name!r}", "its columns are missing", "Give them, as in 'id long'."
-            )
+        check_side_output(name, schema)
         return self._with_side_output(name, schema)
 
     def process(self, function: ProcessJoinFunction, schema: object = None) -> T:

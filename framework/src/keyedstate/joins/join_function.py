@@ -8,7 +8,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from keyedstate.errors import InvalidFunctionError, InvalidJoinError, MissingTimestampError
+from keyedstate.errors import (
+    InvalidFunctionError,
+    InvalidJoinError,
+    MissingTimestampError,
+    SideOutputNameError,
+)
 from keyedstate.joins.columns import Fold, JoinedColumn, WindowColumn, has_null
 from keyedstate.runtime.event_time import DROP, FAIL, LATE, MISSING, TIMELESS
 from keyedstate.runtime.functions.builder import missing_policy
@@ -39,6 +44,16 @@ def declared_side_outputs(late: object, missing: object) -> tuple[dict[str, None
     policy = missing_policy(missing, InvalidJoinError)
     sides = dict.fromkeys((LATE_LEFT, LATE_RIGHT)) if late == "side output" else {}
     return sides | (dict.fromkeys((MISSING_LEFT, MISSING_RIGHT)) if policy == MISSING else {}), policy
+
+
+def check_side_output(name: str, schema: object) -> None:
+    """Refuse a side output of the user that has the name of one of late or missing rows, or no columns."""
+    if name in JoinFunction.side_inputs:
+        raise SideOutputNameError(name, "another output has that name")
+    if schema is None:
+        raise InvalidJoinError(
+            f"the side output {name!r}", "its columns are missing", "Give them, as in 'id long'."
+        )
 
 
 class JoinFunction(KeyedCoProcessFunction):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from keyedstate.durations import Duration
-from keyedstate.errors import InvalidJoinError, InvalidWindowError, SideOutputNameError, forgotten_call
+from keyedstate.errors import InvalidJoinError, InvalidWindowError, forgotten_call
 from keyedstate.joins.columns import JoinType
 from keyedstate.joins.join_function import (
     LATE_LEFT,
@@ -14,6 +14,7 @@ from keyedstate.joins.join_function import (
     MISSING_LEFT,
     MISSING_RIGHT,
     JoinFunction,
+    check_side_output,
 )
 from keyedstate.joins.windowed import CoGroupFunction, WindowedJoinFunction
 from keyedstate.runtime.event_time import MISSING
@@ -81,12 +82,7 @@ class WindowedInputs(FunctionBuilder, Generic[T]):
         InvalidJoinError
             Without a schema.
         """
-        if name in WindowedJoinFunction.side_inputs:
-            raise SideOutputNameError(name, "another output has that name")
-        if schema is None:
-            raise InvalidJoinError(
-                f"the side output {name!r}", "its columns are missing", "Give them, as in 'id long'."
-            )
+        check_side_output(name, schema)
         return self._with_side_output(name, schema)
 
     def join(self, how: str = "inner") -> T:
