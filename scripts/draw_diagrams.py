@@ -49,6 +49,7 @@ PURPOSES = {
     "ranking": "the first rows in an order",
     "runtime": "functions and their runners",
     "savepoints": "savepoints of queries",
+    "sinks": "results into databases",
     "spark": "DataFrames, tasks, hosts",
     "state": "declarations, accessors, TTL",
     "tables": "what any backend builds on",

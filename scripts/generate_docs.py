@@ -119,6 +119,7 @@ PUBLIC_MODULES = (
     "keyedstate.ranking",
     "keyedstate.joins",
     "keyedstate.savepoints",
+    "keyedstate.sinks",
     "keyedstate.local",
     "keyedstate.testing",
     "keyedstate.backend",

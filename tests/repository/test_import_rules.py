@@ -48,7 +48,7 @@ ORDER = (
     ("aggregates",),
     ("windows",),
     ("joins", "ranking"),
-    ("columns",),
+    ("columns", "sinks"),
     ("epoch",),
     # Side by side: a user who leaves one for the other changes one line.
     ("spark", "local"),

@@ -1,8 +1,8 @@
 """keyedstate: Flink's keyed state for PySpark jobs, over a state backend that configuration picks.
 
 ``import keyedstate as ks`` has what a job needs, imported at its first use. More public names are in
-`keyedstate.types`, `windows`, `aggregates`, `joins`, `savepoints`, `testing` and `errors`; the authors of
-plugins have `hooks`, `backend` and `ordered`.
+`keyedstate.types`, `windows`, `aggregates`, `joins`, `sinks`, `savepoints`, `testing` and `errors`; the
+authors of plugins have `hooks`, `backend` and `ordered`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from keyedstate.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from keyedstate import aggregates, errors, joins, savepoints, testing, types, windows
+    from keyedstate import aggregates, errors, joins, savepoints, sinks, testing, types, windows
     from keyedstate.errors import KeyedStateError, UserFunctionError, user_function_error
     from keyedstate.runtime import (
         Context,
@@ -86,6 +86,7 @@ __all__ = [
     "metrics_of",
     "register",
     "savepoints",
+    "sinks",
     "split",
     "testing",
     "types",
@@ -113,7 +114,7 @@ _HOMES = {
     ),
     "keyedstate.time": ("EventTime",),
 }
-_MODULES = ("aggregates", "errors", "joins", "savepoints", "testing", "types", "windows")
+_MODULES = ("aggregates", "errors", "joins", "savepoints", "sinks", "testing", "types", "windows")
 
 
 def __getattr__(name: str) -> Any:

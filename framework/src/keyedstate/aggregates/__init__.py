@@ -7,6 +7,7 @@
     keyed(sales, "shop", uid="totals").aggregate(sales=count(), amount=sum_("amount"))
 """
 
+from keyedstate.aggregates.changes import ChangingAggregation
 from keyedstate.aggregates.collecting import collect, collect_set, count_distinct
 from keyedstate.aggregates.declaration import Aggregate, BoundAggregate
 from keyedstate.aggregates.function import Aggregation
@@ -20,6 +21,7 @@ __all__ = [
     "Aggregate",
     "Aggregation",
     "BoundAggregate",
+    "ChangingAggregation",
     "aggregate_with",
     "all_",
     "any_",

@@ -77,6 +77,25 @@ class BoundAggregate(ABC):
         """Return the results of accumulators, as `results` does; by default the only part."""
         return array_of(parts[0], self.result_type)
 
+    def of_changes(self) -> BoundAggregate:
+        """Return the aggregate of rows that may take earlier ones back, which has the next two methods.
+
+        Raises `InvalidAggregateError` where its accumulators do not tell what they were without a row.
+        """
+        raise InvalidAggregateError(
+            None,
+            f"{self.name} cannot take a row back; over rows with row kinds only count, sum_ and mean can, so "
+            "compute it in a process function",
+        )
+
+    def without(self, parts: list[Part], taken: list[Part]) -> list[Part]:
+        """Return parts less those of the rows that are taken back; both may have None."""
+        raise NotImplementedError
+
+    def without_columns(self, parts: list[Column], taken: list[Column]) -> list[Column]:
+        """Return the same of parts that are columns."""
+        raise NotImplementedError
+
 
 class SinglePart(BoundAggregate):
     """An aggregate whose accumulator is one value, merged two by two; by default it is the result too."""

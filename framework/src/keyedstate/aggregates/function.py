@@ -48,13 +48,14 @@ class Aggregation(VectorizedProcessFunction):
         self.key_columns = tuple(key_columns)
         self.key_types = tuple(types[name] for name in key_columns)
         self.aggregates = {
-            name: _bound(name, aggregate, types) for name, aggregate in all_aggregates(aggregates).items()
+            name: self._bound(name, aggregate, types)
+            for name, aggregate in all_aggregates(aggregates).items()
         }
         for name in self.aggregates:
             if name in key_columns:
                 raise InvalidAggregateError(name, "a key column has the same name; give it another one")
         #: The accumulators that are kept; two aggregates may share one.
-        self._kept: dict[str, BoundAggregate] = {}
+        self._kept: dict[str, BoundAggregate] = {bound.name: bound for bound in self._not_shown()}
         for name, bound in self.aggregates.items():
             _check_shared(name, self._kept.setdefault(bound.name, bound), bound)
         #: The places of the parts of each in the stored tuple.
@@ -71,6 +72,17 @@ class Aggregation(VectorizedProcessFunction):
         self.accumulator_type = accumulators_of(parts)
         #: The declaration, and the accessor once the function is opened.
         self.accumulators: Any = ValueState(STATE_NAME, self.accumulator_type, ttl=ttl)
+
+    def _bound(self, name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> BoundAggregate:
+        """Return an aggregate of columns of these types; raises `InvalidAggregateError`."""
+        try:
+            return aggregate.bound(types)
+        except InvalidAggregateError as error:
+            raise InvalidAggregateError(name, error.reason) from error
+
+    def _not_shown(self) -> Sequence[BoundAggregate]:
+        """Return aggregates that are kept and are no output columns."""
+        return ()
 
     @property
     def output(self) -> pa.Schema:
@@ -119,20 +131,27 @@ class Aggregation(VectorizedProcessFunction):
 
         Raises `AggregateOverflowError` where a sum is beyond its type; no entry is changed then.
         """
-        old = entries.read()
+        now = self.merged_columns(entries.read(), self.reduce_columns(batch, rows), rows)
+        entries.write(now)
+        return now
+
+    def merged_columns(self, stored: list[Column], new: list[Column], rows: GroupedRows) -> list[Column]:
+        """Return stored parts merged with those of later rows of the same keys, as `merged` does.
+
+        Raises `AggregateOverflowError` where a sum is beyond its type.
+        """
         now: list[Column] = []
-        for bound, columns, some in self._inputs(batch, rows):
-            new = bound.reduce_columns(columns, some)
+        for bound in self._kept.values():
+            place = self._places[bound.name]
             try:
-                now += bound.merge_columns(old[self._places[bound.name]], new)
+                now += bound.merge_columns(stored[place], new[place])
             except TooLargeError as error:
                 raise AggregateOverflowError(bound.name, repr(INT64), rows.keys[error.row]) from error
-        entries.write(now)
         return now
 
     def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
         touched, self._touched = self._touched, []
-        if _are_apart([rows for rows, _ in touched]):
+        if are_apart([rows for rows, _ in touched]):
             for rows, results in touched:
                 yield from self._batches(rows, results)
             return
@@ -155,6 +174,13 @@ class Aggregation(VectorizedProcessFunction):
         new: list[Part] = []
         for bound, columns, some in self._inputs(batch, rows):
             new += bound.reduce(columns, some)
+        return new
+
+    def reduce_columns(self, batch: pa.RecordBatch, rows: GroupedRows) -> list[Column]:
+        """Return the same parts as columns of numbers."""
+        new: list[Column] = []
+        for bound, columns, some in self._inputs(batch, rows):
+            new += bound.reduce_columns(columns, some)
         return new
 
     def _inputs(
@@ -228,20 +254,13 @@ class Aggregation(VectorizedProcessFunction):
         return [bound.results(parts[self._places[bound.name]]) for bound in self.aggregates.values()]
 
 
-def _are_apart(touched: Sequence[GroupedRows]) -> bool:
+def are_apart(touched: Sequence[GroupedRows]) -> bool:
     """Return whether no two batches have rows of the same key group, and so none of the same key."""
     if len(touched) < 2:
         return True
     last = max(int(rows.key_groups.max()) for rows in touched)
     batches = sum(np.bincount(rows.key_groups, minlength=last + 1) > 0 for rows in touched)
     return bool(np.max(batches) == 1)
-
-
-def _bound(name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> BoundAggregate:
-    try:
-        return aggregate.bound(types)
-    except InvalidAggregateError as error:
-        raise InvalidAggregateError(name, error.reason) from error
 
 
 def _check_shared(name: str, kept: BoundAggregate, bound: BoundAggregate) -> None:

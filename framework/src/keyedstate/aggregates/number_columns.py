@@ -52,6 +52,15 @@ class NumberAggregate(BoundAggregate):
     def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
         return list(map(added, stored, new))
 
+    def without(self, parts: list[Part], taken: list[Part]) -> list[Part]:
+        return [
+            [n if t is None else -t if n is None else n - t for n, t in zip(some, less, strict=True)]
+            for some, less in zip(parts, taken, strict=True)
+        ]
+
+    def without_columns(self, parts: list[Column], taken: list[Column]) -> list[Column]:
+        return list(map(subtracted, parts, taken))
+
     def results(self, parts: list[Part]) -> pa.Array:
         return self.results_of(self.columns_of(parts))
 
@@ -97,6 +106,24 @@ def added(stored: Column, new: Column) -> Column:
     if wrapped.any():
         raise TooLargeError(int(wrapped.argmax()))
     return sums
+
+
+def subtracted(column: Column, taken: Column) -> Column:
+    """Return the differences of two columns; a missing value is zero, and one is missing where both are.
+
+    They are Python's numbers where one of them may be beyond 64 bits.
+    """
+    values, less = (np.where(each.there, each.values, 0) for each in (column, taken))
+    if values.dtype != np.float64 and max(_largest(values), _largest(less)) >= 2**62:
+        values, less = values.astype(object), less.astype(object)
+    with np.errstate(all="ignore"):
+        differences = values - less
+    present = column.there | taken.there
+    return Column(differences, None if present.all() else present)
+
+
+def _largest(values: Numbers) -> int:
+    return max(abs(int(values.min())), abs(int(values.max()))) if len(values) else 0
 
 
 def _exactly_added(stored: Column, new: Column) -> Column:

@@ -54,6 +54,9 @@ class _Count(NumberAggregate):
     def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
         return [Column(_counts(columns[0] if columns else None, rows))]
 
+    def of_changes(self) -> BoundAggregate:
+        return self
+
 
 def sum_(column: str, *, where: str | None = None) -> Aggregate:
     """Return the sum of a column of numbers; null where there is no value.
@@ -86,6 +89,23 @@ class _Sum(NumberAggregate):
     def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
         return [_sums(columns[0], rows)]
 
+    def of_changes(self) -> BoundAggregate:
+        return _CountedSum(self.name, self.columns, {"count": INT64, **self.parts}, self.result_type)
+
+
+class _CountedSum(NumberAggregate):
+    """A sum that is null again once all values were taken back: it counts them."""
+
+    def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
+        return [Column(_counts(columns[0], rows)), _sums(columns[0], rows)]
+
+    def results_of(self, parts: list[Column]) -> pa.Array:
+        rows, total = parts
+        return array_of(Column(total.values, rows.there & (rows.values > 0)), self.result_type)
+
+    def of_changes(self) -> BoundAggregate:
+        return self
+
 
 class _DecimalSum(SinglePart):
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
@@ -93,6 +113,9 @@ class _DecimalSum(SinglePart):
 
     def both(self, stored: decimal.Decimal, new: decimal.Decimal) -> decimal.Decimal:
         return _DECIMALS.add(stored, new)
+
+    def of_changes(self) -> BoundAggregate:
+        return _CountedDecimalSum(self.name, self.columns, {"count": INT64, **self.parts}, self.result_type)
 
 
 def mean(column: str, *, where: str | None = None) -> Aggregate:
@@ -125,8 +148,13 @@ class _Mean(NumberAggregate):
             means = total.values / rows.values
         return array_of(Column(means, rows.there & (rows.values > 0)), self.result_type)
 
+    def of_changes(self) -> BoundAggregate:
+        return self
 
-class _DecimalMean(BoundAggregate):
+
+class _CountedDecimals(BoundAggregate):
+    """An aggregate of the number and the sum of decimals."""
+
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
         return [_counts(columns[0], rows).tolist(), _decimal_sums(columns[0], rows)]
 
@@ -134,6 +162,23 @@ class _DecimalMean(BoundAggregate):
         counts = merged(stored[0], new[0], int.__add__)
         return [counts, merged(stored[1], new[1], _DECIMALS.add)]
 
+    def of_changes(self) -> BoundAggregate:
+        return self
+
+    def without(self, parts: list[Part], taken: list[Part]) -> list[Part]:
+        counts = [rows - less for rows, less in zip(parts[0], taken[0], strict=True)]
+        # Unary minus would round.
+        less = [None if total is None else total.copy_negate() for total in taken[1]]
+        return [counts, merged(parts[1], less, _DECIMALS.add)]
+
+
+class _CountedDecimalSum(_CountedDecimals):
+    def results(self, parts: list[Part]) -> pa.Array:
+        sums = [total if rows else None for rows, total in zip(*parts, strict=True)]
+        return pa.array(sums, self.result_type)
+
+
+class _DecimalMean(_CountedDecimals):
     def results(self, parts: list[Part]) -> pa.Array:
         unit = decimal.Decimal((0, (1,), -self.result_type.scale))
         quotients = [

@@ -1,4 +1,4 @@
-"""Errors about declared aggregates, windows and joins."""
+"""Errors about declared aggregates, row kinds, windows and joins."""
 
 from __future__ import annotations
 
@@ -36,6 +36,26 @@ class InvalidRankingError(KeyedStateError, ValueError):
     reason: str
     way_out: str
     message = "{part} cannot be declared: {reason}. {way_out}"
+
+
+class RowKindError(KeyedStateError, ValueError):
+    """Rows without a column of row kinds, with a wrong one, or for an operator that takes no row back."""
+
+    column: str
+    reason: str
+    message = (
+        "The row kinds in the column {column!r} cannot be used: {reason}. Row kinds are written by "
+        "aggregate(row_kind=...) and top_n(row_kind=...), and read by keyed(row_kind=...).aggregate(...)."
+    )
+
+
+class UpsertError(KeyedStateError, ValueError):
+    """A sink that cannot write the rows into its table."""
+
+    table: str
+    reason: str
+    way_out: str
+    message = "the table {table} cannot be written: {reason}. {way_out}"
 
 
 # -- windows --------------------------------------------------------------------------------------

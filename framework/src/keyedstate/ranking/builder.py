@@ -70,6 +70,7 @@ class RankableRows(ABC, Generic[T]):
         emit: str = "changed",
         rank: str = "rank",
         ttl: Ttl | None = None,
+        row_kind: str | None = None,
     ) -> T:
         """Keep the first rows of each key in an order: ``keyed(bids, "auction").top_n(10, by="price")``.
 
@@ -92,6 +93,9 @@ class RankableRows(ABC, Generic[T]):
             The column of the rank, from 1.
         ttl : Ttl, optional
             How long the rows of a key are kept after the last row that belonged to them.
+        row_kind : str, optional
+            A further output column, with row kinds: the row that a rank had before comes as ``-U`` in front
+            of the one that replaces it, ``+U``; the first one of a rank is ``+I``.
 
         Returns
         -------
@@ -103,7 +107,16 @@ class RankableRows(ABC, Generic[T]):
         InvalidRankingError
             For a column or option that cannot be used; other errors as `process`.
         """
-        function = top_n(n, by=by, descending=descending, within=within, emit=emit, rank=rank, ttl=ttl)
+        function = top_n(
+            n,
+            by=by,
+            descending=descending,
+            within=within,
+            emit=emit,
+            rank=rank,
+            ttl=ttl,
+            row_kind=row_kind,
+        )
         return self._ranked(function)
 
     @abstractmethod
@@ -130,6 +143,7 @@ def top_n(
     emit: str = "changed",
     rank: str = "rank",
     ttl: Ttl | None = None,
+    row_kind: str | None = None,
 ) -> TopN | WindowTopN:
     """Declare a top-n without Spark; the result is a function of rows, for a test harness.
 
@@ -140,6 +154,11 @@ def top_n(
         raise InvalidRankingError(part, f"emit={emit!r} is no choice", "Give 'changed' or 'all'.")
     if ttl is not None and not isinstance(ttl, Ttl):
         raise InvalidRankingError(part, f"its ttl is {ttl!r}", "Give Ttl.of('7 days') or the like.")
+    if row_kind is not None and (emit != "changed" or not row_kind or type(row_kind) is not str):
+        way_out = "Name another column, and leave out emit=: row kinds are those of changes."
+        raise InvalidRankingError(part, f"row_kind={row_kind!r} cannot be had", way_out)
+    if row_kind == rank:
+        raise InvalidRankingError(part, f"rank and row kind are both named {rank!r}", "Rename one of them.")
     if not rank or type(rank) is not str:
         raise InvalidRankingError(part, f"rank={rank!r} is no name", "Name the column of the rank.")
     if type(n) is not int or n < 1:
@@ -150,8 +169,8 @@ def top_n(
         reason = error.reason.replace("top_by()", "it")
         raise InvalidRankingError(part, reason, "Name columns of the rows, and their directions.") from error
     if within is None:
-        return TopN(aggregate, rank, changed_only=emit == "changed", ttl=ttl)
-    if ttl is not None or emit != "changed":
-        way_out = "Leave them out: a window goes when it ends."
-        raise InvalidRankingError(part, "emit= and ttl= have no use with within=", way_out)
+        return TopN(aggregate, rank, changed_only=emit == "changed", ttl=ttl, row_kind=row_kind)
+    if ttl is not None or emit != "changed" or row_kind is not None:
+        way_out = "Leave them out: a window goes when it ends, and its rows do not change."
+        raise InvalidRankingError(part, "emit=, ttl= and row_kind= have no use with within=", way_out)
     return WindowTopN(aggregate, rank, within)

@@ -5,11 +5,11 @@ The state of a key is the list of its first rows, without the columns of the key
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.aggregates import Aggregate
@@ -19,6 +19,7 @@ from keyedstate.errors import InvalidAggregateError, InvalidRankingError
 from keyedstate.ranking.deduplication import RowsFunction, check_columns
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.vectorized import KeyedBatch
+from keyedstate.runtime.row_kinds import changes
 from keyedstate.state import Ttl, ValueState
 from keyedstate.types import from_arrow_type, nullable
 
@@ -30,18 +31,28 @@ class TopN(RowsFunction):
     """Emits the first rows of each key with their rank; made by `keyedstate.ranking.top_n`."""
 
     def __init__(
-        self, aggregate: Aggregate, rank: str, *, changed_only: bool = True, ttl: Ttl | None = None
+        self,
+        aggregate: Aggregate,
+        rank: str,
+        *,
+        changed_only: bool = True,
+        ttl: Ttl | None = None,
+        row_kind: str | None = None,
     ) -> None:
         self._aggregate = aggregate
         self._rank = rank
         self._changed_only = changed_only
         self._ttl = ttl
+        self._row_kind = row_kind
 
     def _bound(self, schema: pa.Schema, time_column: str | None) -> TopN:
         types = dict(zip(schema.names, schema.types, strict=True))
-        if self._rank in types:
-            reason = f"the rows have a column {self._rank!r} already"
-            raise InvalidRankingError("top_n()", reason, "Name the column of the rank with rank=.")
+        for name, way_out in (
+            (self._rank, "Name the column of the rank with rank=."),
+            (self._row_kind, "Name the column of the row kinds with row_kind=."),
+        ):
+            if name in types:
+                raise InvalidRankingError("top_n()", f"the rows have a column {name!r} already", way_out)
         check_columns("top_n()", self._aggregate.by, schema)
         others = [name for name in schema.names if name not in self._key_columns]
         try:
@@ -52,7 +63,10 @@ class TopN(RowsFunction):
         self._best = best
         self._key_types = [types[name] for name in self._key_columns]
         self._columns = schema.names
-        self.output = schema.append(pa.field(self._rank, pa.int32(), nullable=False))
+        self._ranked = schema.append(pa.field(self._rank, pa.int32(), nullable=False))
+        self.output = self._ranked
+        if self._row_kind is not None:
+            self.output = self._ranked.append(pa.field(self._row_kind, pa.string(), nullable=False))
         #: The declaration, and the accessor once the function is opened.
         self.kept: Any = ValueState(STATE_NAME, best.type, ttl=self._ttl)
         return self
@@ -83,39 +97,62 @@ class TopN(RowsFunction):
     def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
         before, now = self._before, self._now
         self._before, self._now = {}, {}
-        keys: list[Any] = []
-        found: list[list[Any]] = []
-        ranks: list[int] = []
-        counts: list[int] = []
+        emitted: dict[Any, list[int]] = {}
         for key, rows in now.items():
             old = before[key] or []
             # Rows that stay are the same objects where the backend keeps objects.
-            changed = [
+            places = [
                 place
                 for place, row in enumerate(rows)
                 if place >= len(old) or not (old[place] is row or old[place] == row)
             ]
-            if not changed:
-                continue
-            if not self._changed_only:
-                changed = list(range(len(rows)))
-            keys.append(key)
-            counts.append(len(changed))
-            found.append([rows[place] for place in changed])
-            ranks += [place + 1 for place in changed]
-        if not keys:
+            if self._row_kind is not None:
+                places += range(len(rows), len(old))
+            elif places and not self._changed_only:
+                places = list(range(len(rows)))
+            if places:
+                emitted[key] = places
+        if not emitted:
             return
-        structs = self._best.row_type.to_arrow(list(chain.from_iterable(found)))
-        of_rows = pa.array(np.repeat(np.arange(len(keys)), counts))
+        made = self._rows(emitted, now)
+        if self._row_kind is not None:
+            existed, exist = _are_there(emitted, before), _are_there(emitted, now)
+            made = changes(self._rows(emitted, before), made, existed, exist, self._row_kind)
+        for start in range(0, len(made), OUTPUT_ROWS):
+            yield made.slice(start, OUTPUT_ROWS)
+
+    def _rows(self, emitted: dict[Any, list[int]], first: Mapping[Any, list[Any] | None]) -> pa.RecordBatch:
+        """Return the rows of keys at some places of their first rows, of nulls where there is none."""
+        row_type = self._best.row_type
+        nothing = row_type.python_type(*[None] * len(row_type.names))
+        found = [
+            rows[place] if place < len(rows) else nothing
+            for key, places in emitted.items()
+            for rows in [first[key] or ()]
+            for place in places
+        ]
+        structs = row_type.to_arrow(found)
+        of_rows = pa.array(np.repeat(np.arange(len(emitted)), list(map(len, emitted.values()))))
+        keys = list(emitted)
         parts = [keys] if len(self._key_types) == 1 else list(zip(*keys, strict=True))
         by_name = {
             name: nullable(from_arrow_type(type)).to_arrow(list(values)).cast(type).take(of_rows)
             for name, type, values in zip(self._key_columns, self._key_types, parts, strict=True)
         }
         columns = [
-            by_name[name] if name in by_name else structs.field(name).cast(self.output.field(name).type)
+            by_name[name] if name in by_name else structs.field(name).cast(self._ranked.field(name).type)
             for name in self._columns
         ]
-        made = pa.RecordBatch.from_arrays([*columns, pa.array(ranks, pa.int32())], schema=self.output)
-        for start in range(0, len(made), OUTPUT_ROWS):
-            yield made.slice(start, OUTPUT_ROWS)
+        ranks = pa.array([place + 1 for places in emitted.values() for place in places], pa.int32())
+        return pa.RecordBatch.from_arrays([*columns, ranks], schema=self._ranked)
+
+
+def _are_there(emitted: dict[Any, list[int]], first: Mapping[Any, list[Any] | None]) -> npt.NDArray[np.bool_]:
+    """Return at which of the places there is a row."""
+    there = [
+        place < count
+        for key, places in emitted.items()
+        for count in [len(first[key] or ())]
+        for place in places
+    ]
+    return np.array(there, np.bool_)

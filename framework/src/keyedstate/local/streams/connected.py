@@ -53,6 +53,8 @@ def connect(
                 raise ConnectedFramesError(f"the {number} one has {what} of its own; give it to connect()")
         if stream._read.broadcast is not None:
             raise ConnectedFramesError(f"the {number} one has a broadcast input of its own; leave it out")
+        if stream._row_kind is not None:
+            raise ConnectedFramesError(f"the {number} one has row kinds of its own; leave them out")
     inputs = (*first._read.inputs, *second._read.inputs)
     ConnectedColumns(*(each.columns for each in inputs))
     with_event_time = [each.columns.event_time is not None for each in inputs]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.aggregates import Aggregate, Aggregation
+from keyedstate.aggregates import Aggregate, Aggregation, ChangingAggregation
 from keyedstate.aggregates.declaration import all_aggregates, over_columns
 from keyedstate.columns.declared import output_schema
 from keyedstate.columns.keyed import KeyedColumns
@@ -18,6 +18,7 @@ from keyedstate.errors import (
     BroadcastFrameError,
     KeyColumnError,
     LocalRunError,
+    RowKindError,
 )
 from keyedstate.local.run.plan import Input, OperatorInputs, OperatorPlan
 from keyedstate.local.sources.choice import source_of
@@ -25,6 +26,7 @@ from keyedstate.local.streams.result import ResultStream
 from keyedstate.ranking import RankableRows
 from keyedstate.ranking.deduplication import RowsFunction
 from keyedstate.runtime import KeyedFunction
+from keyedstate.runtime.row_kinds import check_row_kind
 from keyedstate.state import Ttl
 from keyedstate.time import EventTime
 from keyedstate.windows import WINDOW_END, WINDOW_START, WindowAssigner, Windowed, WindowOutput
@@ -37,6 +39,7 @@ def keyed(
     uid: str | None = None,
     config: Mapping[str, object] | None = None,
     event_time: EventTime | None = None,
+    row_kind: str | None = None,
 ) -> KeyedStream:
     """Key rows, so that a process function sees those of one key together with its state.
 
@@ -57,10 +60,14 @@ def keyed(
         Options by name without ``spark.keyedstate.``.  They override the environment.
     event_time : EventTime, optional
         Event time and watermark of the rows: ``EventTime("ts", delay="10 minutes")``.
+    row_kind : str, optional
+        The column of strings that says what each row does to a result that changes: ``+I`` and ``+U`` add it,
+        ``-U`` and ``-D`` take an equal one back.  `aggregate` understands it; a process function sees a
+        column like any other.
 
     Raises
     ------
-    SourceError, KeyColumnError, EventTimeError
+    SourceError, KeyColumnError, EventTimeError, RowKindError
     LocalRunError
         For a result that is drained before the last operator.
     """
@@ -75,14 +82,17 @@ def keyed(
             "Call drain() on the last result.",
         )
     columns = KeyedColumns(schema_as_spark_reads(source.schema), names, event_time)
-    return KeyedStream(OperatorInputs((Input(source, columns),), uid, config))
+    if row_kind is not None:
+        check_row_kind(row_kind, {field.name: str(field.type) for field in columns.schema})
+    return KeyedStream(OperatorInputs((Input(source, columns),), uid, config), row_kind)
 
 
 class KeyedStream(RankableRows[ResultStream]):
     """Rows that have keys; made by `keyed`."""
 
-    def __init__(self, read: OperatorInputs) -> None:
+    def __init__(self, read: OperatorInputs, row_kind: str | None = None) -> None:
         self._read = read
+        self._row_kind = row_kind
 
     def broadcast(self, rows: object) -> KeyedStream:
         """Give every row of a second, small input to the function, before the first row of a key.
@@ -109,7 +119,7 @@ class KeyedStream(RankableRows[ResultStream]):
             )
         if isinstance(rows, ResultStream):
             raise BroadcastFrameError("it is the result of an operator; run that one first, with to_table()")
-        return KeyedStream(replace(self._read, broadcast=source_of(rows)))
+        return KeyedStream(replace(self._read, broadcast=source_of(rows)), self._row_kind)
 
     def process(self, function: KeyedFunction, schema: object) -> ResultStream:
         """Run a process function over the rows of each key; nothing runs until the result is read.
@@ -143,6 +153,7 @@ class KeyedStream(RankableRows[ResultStream]):
         /,
         *,
         ttl: Ttl | None = None,
+        row_kind: str | None = None,
         **named: Aggregate,
     ) -> ResultStream:
         """Compute aggregates over all rows of each key, by columns.
@@ -153,25 +164,36 @@ class KeyedStream(RankableRows[ResultStream]):
             Aggregates by output column, for names that are no Python identifiers or are parameters here.
         ttl : Ttl, optional
             How long the aggregates of a key live after its last row; forever by default.
+        row_kind : str, optional
+            A further output column, with row kinds: a checkpoint then emits what has changed, the results
+            before (``-U``, or ``-D`` where all rows were taken back) and those that replace them (``+U``, or
+            ``+I`` for a new key).  Rows with row kinds of their own have such results in any case, by default
+            under the same name.
         named : Aggregate
             Aggregates by output column: ``sales=count(), amount=sum_("amount")``.
 
         Returns
         -------
         ResultStream
-            The key columns, then the aggregates.  Each checkpoint emits one row for each key that had rows
-            since the one before, with the results over all of its rows so far; a run without a uid emits them
-            at its end.
+            The key columns, the aggregates, and the row kinds where they are wanted.  Without them each
+            checkpoint emits one row for each key that had rows since the one before, with the results over
+            all of its rows so far; a run without a uid emits them at its end.
 
         Raises
         ------
         InvalidAggregateError
-            For no aggregate, and for a column or name that cannot be used; other errors as `process`.
+            For no aggregate, for a column or name that cannot be used, and for an aggregate that cannot take
+            rows back where rows may do so; other errors as `process`.
         """
         columns = self._read.inputs[0].columns
         chosen = over_columns(all_aggregates(aggregates, named), columns.schema.names)
         types = dict(zip(columns.schema.names, columns.schema.types, strict=True))
-        function = Aggregation(columns.key_columns, types, chosen, ttl)
+        kinds = row_kind or self._row_kind
+        function = (
+            Aggregation(columns.key_columns, types, chosen, ttl)
+            if kinds is None
+            else ChangingAggregation(columns.key_columns, types, chosen, ttl, kinds, self._row_kind)
+        )
         return self.process(function, function.output)
 
     def window(self, assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowed[ResultStream]:
@@ -193,7 +215,7 @@ class KeyedStream(RankableRows[ResultStream]):
         InvalidWindowError
             Also for windows in event time over rows without one.
         """
-        columns = self._read.inputs[0].columns
+        columns = self._only_added("window()")
         definition = WindowDefinition.of(assigner)
         definition.check_event_time(known=columns.event_time is not None)
 
@@ -203,8 +225,14 @@ class KeyedStream(RankableRows[ResultStream]):
 
         return Windowed(definition, missing, finish)
 
+    def _only_added(self, operator: str) -> KeyedColumns:
+        """Return the columns; raises `RowKindError` where a row may take another one back."""
+        if self._row_kind is not None:
+            raise RowKindError(self._row_kind, f"{operator} takes no row back")
+        return self._read.inputs[0].columns
+
     def _ranked(self, function: RowsFunction) -> ResultStream:
-        columns = self._read.inputs[0].columns
+        columns = self._only_added("deduplicate() or top_n()")
         bound = function.for_rows(columns.schema, columns.key_columns, columns.time_column)
         return self.process(bound, bound.output)
 

@@ -8,7 +8,7 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from keyedstate.aggregates import Aggregate, Aggregation
+from keyedstate.aggregates import Aggregate, Aggregation, ChangingAggregation
 from keyedstate.errors import InvalidAggregateError, did_you_mean
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.routing import quoted
@@ -22,9 +22,11 @@ def aggregation_of(
     aggregates: Mapping[str, Aggregate],
     ttl: Ttl | None,
     time_columns: Sequence[str],
+    row_kinds: tuple[str | None, str | None],
 ) -> tuple[DataFrame, Aggregation, StructType]:
     """Return the needed columns of a DataFrame, the function that reads them, and the columns of its output.
 
+    `row_kinds` are the columns of the row kinds of the rows, and of the results, where they have some.
     Raises `InvalidAggregateError`.
     """
     taken = {folded(frame, name): f"a key column is named {name!r}" for name in key_columns}
@@ -35,13 +37,19 @@ def aggregation_of(
         taken[folded(frame, name)] = f"an aggregate is named {name!r}"
         resolved[name] = aggregate.over(frame.columns, partial(_input_column, frame, name))
     read = [column for aggregate in resolved.values() for column in aggregate.read]
-    needed = list(dict.fromkeys([*key_columns, *read, *time_columns]))
+    read_kind, row_kind = row_kinds
+    kinds = [] if read_kind is None else [read_kind]
+    needed = list(dict.fromkeys([*key_columns, *read, *time_columns, *kinds]))
     read_fields = [frame.schema[name] for name in needed]
     fault = without_arrow_type(read_fields)
     if fault is not None:
         raise InvalidAggregateError(None, fault)
     types = dict(zip(needed, to_arrow(StructType(read_fields)).types, strict=True))
-    function = Aggregation(key_columns, types, resolved, ttl)
+    function = (
+        Aggregation(key_columns, types, resolved, ttl)
+        if row_kind is None
+        else ChangingAggregation(key_columns, types, resolved, ttl, row_kind, read_kind)
+    )
     results = [
         StructField(field.name, spark_type_of(field.type), field.nullable)
         for field in list(function.output)[len(key_columns) :]

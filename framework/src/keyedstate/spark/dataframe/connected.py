@@ -143,10 +143,12 @@ def _check_plain(which: str, rows: KeyedRows) -> None:
         "options": rows.config,
         "a heartbeat": rows.interval_ms,
         "a broadcast DataFrame": rows.broadcast,
+        "row kinds": rows.row_kind,
     }
     for what, value in given.items():
         if value is not None:
-            way_out = "leave it out" if value is rows.broadcast else "give it to connect()"
+            of_rows = value is rows.broadcast or value is rows.row_kind
+            way_out = "leave it out" if of_rows else "give it to connect()"
             raise ConnectedFramesError(f"the {which} one has {what} of its own; {way_out}")
 
 

@@ -13,11 +13,12 @@ from pyspark.sql.types import StructType
 from keyedstate.aggregates import Aggregate
 from keyedstate.aggregates.declaration import all_aggregates
 from keyedstate.durations import Duration
-from keyedstate.errors import BroadcastFrameError
+from keyedstate.errors import BroadcastFrameError, RowKindError
 from keyedstate.ranking import RankableRows
 from keyedstate.ranking.deduplication import RowsFunction
 from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.checks import check_function
+from keyedstate.runtime.row_kinds import check_row_kind
 from keyedstate.spark.dataframe.aggregate_columns import aggregation_of
 from keyedstate.spark.dataframe.keys import KeyColumns, with_key_columns
 from keyedstate.spark.dataframe.output_columns import ranked_output_type, window_output_type
@@ -40,6 +41,7 @@ def keyed(
     config: Mapping[str, object] | None = None,
     heartbeat: Duration | None = None,
     event_time: EventTime | None = None,
+    row_kind: str | None = None,
 ) -> KeyedFrame:
     """Key the rows of a DataFrame, so that a process function sees those of one key together with its state.
 
@@ -66,10 +68,14 @@ def keyed(
     event_time : EventTime, optional
         Event time and watermark of the rows: ``EventTime("ts", delay="10 minutes")``.  By default those of
         ``df.withWatermark(...)``; a batch DataFrame needs an `EventTime`, because Spark drops its watermark.
+    row_kind : str, optional
+        The column of strings that says what each row does to a result that changes: ``+I`` and ``+U`` add it,
+        ``-U`` and ``-D`` take an equal one back.  `aggregate` understands it; a process function sees a
+        column like any other.
 
     Raises
     ------
-    KeyColumnError, HeartbeatError, EventTimeError
+    KeyColumnError, HeartbeatError, EventTimeError, RowKindError
     ClassicSparkRequiredError
         For a DataFrame of Spark Connect before PySpark 4.
 
@@ -80,11 +86,21 @@ def keyed(
     """
     refuse_old_connect(df)
     rows, key_columns = with_key_columns(df, keys)
+    if row_kind is not None:
+        check_row_kind(row_kind, dict(rows.dtypes))
     interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
     found = event_time_of(rows, event_time)
     event_times = () if found is None else (found,)
     return KeyedFrame(
-        KeyedRows(rows, key_columns, uid, config, interval_ms=interval_ms, event_times=event_times)
+        KeyedRows(
+            rows,
+            key_columns,
+            uid,
+            config,
+            interval_ms=interval_ms,
+            event_times=event_times,
+            row_kind=row_kind,
+        )
     )
 
 
@@ -166,6 +182,7 @@ class KeyedFrame(RankableRows[DataFrame]):
         /,
         *,
         ttl: Ttl | None = None,
+        row_kind: str | None = None,
         **named: Aggregate,
     ) -> DataFrame:
         """Compute aggregates over all rows of each key, by columns.
@@ -176,19 +193,26 @@ class KeyedFrame(RankableRows[DataFrame]):
             Aggregates by output column, for names that are no Python identifiers or are parameters here.
         ttl : Ttl, optional
             How long the aggregates of a key live after its last row; forever by default.
+        row_kind : str, optional
+            A further output column, with row kinds: a micro-batch then emits what has changed, the results
+            before (``-U``, or ``-D`` where all rows were taken back) and those that replace them (``+U``, or
+            ``+I`` for a new key).  Rows with row kinds of their own have such results in any case, by default
+            under the same name.
         named : Aggregate
             Aggregates by output column: ``sales=count(), amount=sum_("amount")``.
 
         Returns
         -------
         DataFrame
-            The key columns, then the aggregates.  A micro-batch emits one row for each of its keys, with the
-            results over all rows of the key so far (Spark's output mode ``update``).
+            The key columns, the aggregates, and the row kinds where they are wanted.  Without them a
+            micro-batch emits one row for each of its keys, with the results over all rows of the key so far
+            (Spark's output mode ``update``).
 
         Raises
         ------
         InvalidAggregateError
-            For no aggregate, and for a column or name that cannot be used; other errors as `process`.
+            For no aggregate, for a column or name that cannot be used, and for an aggregate that cannot take
+            rows back where rows may do so; other errors as `process`.
 
         Notes
         -----
@@ -197,7 +221,9 @@ class KeyedFrame(RankableRows[DataFrame]):
         rows = self._rows
         time_columns = tuple(name for each in rows.event_times for name in (each.column, each.inputs) if name)
         chosen = all_aggregates(aggregates, named)
-        frame, function, schema = aggregation_of(rows.df, rows.key_columns, chosen, ttl, time_columns)
+        frame, function, schema = aggregation_of(
+            rows.df, rows.key_columns, chosen, ttl, time_columns, (rows.row_kind, row_kind or rows.row_kind)
+        )
         return KeyedFrame(replace(rows, df=frame)).process(function, schema)
 
     def window(self, assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowed[DataFrame]:
@@ -219,7 +245,7 @@ class KeyedFrame(RankableRows[DataFrame]):
         InvalidWindowError
             Also for windows in event time over rows without one.
         """
-        rows = self._rows
+        rows = self._only_added("window()")
         definition = WindowDefinition.of(assigner)
         definition.check_event_time(known=bool(rows.event_times))
         time_column = rows.event_times[0].column if rows.event_times else None
@@ -231,10 +257,16 @@ class KeyedFrame(RankableRows[DataFrame]):
         return Windowed(definition, missing, finish)
 
     def _ranked(self, function: RowsFunction) -> DataFrame:
-        rows = self._rows
+        rows = self._only_added("deduplicate() or top_n()")
         time_column = rows.event_times[0].column if rows.event_times else None
         bound = function.for_rows(to_arrow(rows.df.schema), rows.key_columns, time_column)
         return self.process(bound, ranked_output_type(rows.df, bound.output))
+
+    def _only_added(self, operator: str) -> KeyedRows:
+        """Return the rows; raises `RowKindError` where some may take others back."""
+        if self._rows.row_kind is not None:
+            raise RowKindError(self._rows.row_kind, f"{operator} takes no row back")
+        return self._rows
 
     def _bound(self, function: KeyedFunction) -> tuple[KeyedFunction, KeyedRows]:
         return function, self._rows

@@ -96,6 +96,8 @@ class KeyedRows:
     connected: ConnectedInputs | None = None
     #: One, or one of each connected input; empty without event time.
     event_times: EventTimes = ()
+    #: The column of row kinds, where rows may take earlier ones back.
+    row_kind: str | None = None
     #: Whether the state of a streaming DataFrame is stored at the checkpoint location of the query.
     location_of_query: bool = False
     #: Whether processing time is that of the micro-batch, which Spark keeps at that location.

@@ -1,0 +1,222 @@
+"""The function of ``aggregate(row_kind=...)``: results say what they replace, rows may take others back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from keyedstate.aggregates.declaration import Aggregate, BoundAggregate, Part
+from keyedstate.aggregates.function import OUTPUT_ROWS, Aggregation, are_apart
+from keyedstate.aggregates.numbers import count
+from keyedstate.backend import Column
+from keyedstate.errors import InvalidAggregateError, StateValueError
+from keyedstate.runtime.functions.keyed import Context
+from keyedstate.runtime.functions.vectorized import KeyedBatch
+from keyedstate.runtime.grouping import GroupedRows
+from keyedstate.runtime.row_kinds import changes, check_row_kind, taken_back
+from keyedstate.state import Ttl
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """The results of some keys before and after their rows, and which of the keys existed and exist."""
+
+    rows: GroupedRows
+    before: list[pa.Array]
+    after: list[pa.Array]
+    existed: Flags
+    exist: Flags
+
+
+class ChangingAggregation(Aggregation):
+    """An aggregation whose results have row kinds, so that other operators and sinks see what they replace.
+
+    An epoch emits for each key how its results have changed since the epoch before: ``+I`` for a new key, a
+    pair of ``-U`` and ``+U`` where they differ, ``-D`` where all rows of the key were taken back.
+
+    Parameters
+    ----------
+    key_columns, types, aggregates, ttl
+        As for `Aggregation`.
+    row_kind : str
+        The column of the results' row kinds.
+    read : str, optional
+        The column of the rows' own row kinds: ``-U`` and ``-D`` take a row back.  None where rows are only
+        added.
+
+    Raises
+    ------
+    InvalidAggregateError
+        Also for an aggregate that cannot take a row back, if rows may do so.
+    RowKindError
+    """
+
+    def __init__(
+        self,
+        key_columns: Sequence[str],
+        types: Mapping[str, pa.DataType],
+        aggregates: Mapping[str, Aggregate],
+        ttl: Ttl | None,
+        row_kind: str,
+        read: str | None,
+    ) -> None:
+        self._row_kind = row_kind
+        self._read = read
+        #: The number of a key's rows: without any it has no results.
+        self._count = count().bound(types)
+        if read is not None:
+            check_row_kind(read, {name: str(type) for name, type in types.items()})
+        super().__init__(key_columns, types, aggregates, ttl)
+        for taken, what in ((self.key_columns, "a key column"), (self.aggregates, "an aggregate")):
+            if row_kind in taken:
+                raise InvalidAggregateError(row_kind, f"{what} is named as the row kinds; rename one of them")
+
+    def _bound(self, name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> BoundAggregate:
+        bound = super()._bound(name, aggregate, types)
+        if self._read is None:
+            return bound
+        try:
+            changing = bound.of_changes()
+        except InvalidAggregateError as error:
+            raise InvalidAggregateError(name, error.reason) from error
+        changing.where = bound.where
+        return changing
+
+    def _not_shown(self) -> Sequence[BoundAggregate]:
+        return () if self._read is None else (self._count,)
+
+    @property
+    def output(self) -> pa.Schema:
+        """The key columns, the results, and the row kinds."""
+        return super().output.append(pa.field(self._row_kind, pa.string(), nullable=False))
+
+    def open(self, ctx: Context) -> None:
+        self._changed: list[_Changed] = []
+
+    # -- rows -----------------------------------------------------------------------------------------------
+
+    def process_batch(self, batch: KeyedBatch, ctx: Context) -> None:
+        table = self.column_table
+        if table is None:
+            rows = batch.groups
+            stored = self.accumulators.get_many(rows.keys, rows.key_groups)
+            existed = np.fromiter((one is not None for one in stored), np.bool_, len(rows))
+            before = self.parts_of(stored)
+            after = self.merged(before, self.reduce(batch.rows, rows))
+            exist = self._exist(rows, after[0])
+            self._store(rows, after, exist)
+            results = self.results(before), self.results(after)
+        else:
+            columns = [batch.column(name) for name in self.key_columns]
+            keys, namespaces = self.keys_for(columns), [self.accumulators.namespace]
+            entries = table.locate(keys, batch.key_groups, namespaces)
+            rows = GroupedRows(columns, batch.key_groups, (entries.codes, entries.first_rows))
+            existed, old = entries.exist.copy(), entries.read()
+            now = self.merged_columns(old, self.reduce_columns(batch.rows, rows), rows)
+            entries.write(now)
+            exist = self._exist(rows, now[0].values)
+            if not exist.all():
+                gone = pa.array(rows.first_rows[~exist])
+                groups = rows.key_groups[~exist]
+                table.locate([key.take(gone) for key in keys], groups, namespaces).remove()
+            results = self.results_of(old), self.results_of(now)
+        self._changed.append(_Changed(rows, *results, existed, exist))
+
+    def _exist(self, rows: GroupedRows, counts: Sequence[int] | npt.NDArray[Any]) -> Flags:
+        """Return which keys have rows, by the first part of accumulators where rows are taken back."""
+        # It is below zero where a row is taken back whose state has expired.
+        return np.ones(len(rows), np.bool_) if self._read is None else np.asarray(counts) > 0
+
+    def _store(self, rows: GroupedRows, parts: list[Part], exist: Flags) -> None:
+        values = list(zip(*parts, strict=True))
+        keys, groups = rows.keys, rows.key_groups
+        if not exist.all():
+            self.accumulators.clear_many([keys[place] for place in np.flatnonzero(~exist)], groups[~exist])
+            keys = [keys[place] for place in np.flatnonzero(exist)]
+            values = [values[place] for place in np.flatnonzero(exist)]
+            groups = groups[exist]
+        try:
+            self.accumulators.update_many(keys, values, groups)
+        except StateValueError as error:
+            raise self.overflow(rows.keys, parts, error) from error
+
+    def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
+        changed, self._changed = self._changed, []
+        if not are_apart([each.rows for each in changed]):
+            changed = [_combined(changed)]
+        for each in changed:
+            keys = each.rows.key_columns
+            schema = super().output
+            before, after = (
+                pa.RecordBatch.from_arrays([*keys, *results], schema=schema)
+                for results in (each.before, each.after)
+            )
+            batch = changes(before, after, each.existed, each.exist, self._row_kind)
+            for start in range(0, len(batch), OUTPUT_ROWS):
+                yield batch.slice(start, OUTPUT_ROWS)
+
+    # -- rows that are taken back ---------------------------------------------------------------------------
+
+    def reduce(self, batch: pa.RecordBatch, rows: GroupedRows) -> list[Part]:
+        back = self._taken_back(batch)
+        if back is None:
+            return super().reduce(batch, rows)
+        added, taken = (
+            super(ChangingAggregation, self).reduce(batch.filter(pa.array(which)), rows.where(which))
+            for which in (~back, back)
+        )
+        parts: list[Part] = []
+        for bound in self._kept.values():
+            place = self._places[bound.name]
+            parts += bound.without(added[place], taken[place])
+        return parts
+
+    def reduce_columns(self, batch: pa.RecordBatch, rows: GroupedRows) -> list[Column]:
+        back = self._taken_back(batch)
+        if back is None:
+            return super().reduce_columns(batch, rows)
+        added, taken = (
+            super(ChangingAggregation, self).reduce_columns(batch.filter(pa.array(which)), rows.where(which))
+            for which in (~back, back)
+        )
+        parts: list[Column] = []
+        for bound in self._kept.values():
+            place = self._places[bound.name]
+            parts += bound.without_columns(added[place], taken[place])
+        return parts
+
+    def _taken_back(self, batch: pa.RecordBatch) -> Flags | None:
+        """Return which rows take another one back; None where no row does."""
+        if self._read is None:
+            return None
+        back = taken_back(self._read, batch.column(self._read))
+        return back if back.any() else None
+
+
+def _combined(changed: Sequence[_Changed]) -> _Changed:
+    """Return the changes of several batches as one for each key: from its first rows to its last ones."""
+    columns = zip(*(each.rows.key_columns for each in changed), strict=True)
+    rows = GroupedRows(
+        list(map(pa.concat_arrays, columns)), np.concatenate([each.rows.key_groups for each in changed])
+    )
+    last = np.empty(len(rows), np.int64)
+    # Of several assignments to one place the last one counts.
+    last[rows.codes] = np.arange(len(rows.codes))
+    return _Changed(
+        rows,
+        [pa.concat_arrays(parts).take(pa.array(rows.first_rows)) for parts in _each(changed, "before")],
+        [pa.concat_arrays(parts).take(pa.array(last)) for parts in _each(changed, "after")],
+        np.concatenate([each.existed for each in changed])[rows.first_rows],
+        np.concatenate([each.exist for each in changed])[last],
+    )
+
+
+def _each(changed: Sequence[_Changed], side: str) -> Iterator[tuple[pa.Array, ...]]:
+    return zip(*(getattr(each, side) for each in changed), strict=True)

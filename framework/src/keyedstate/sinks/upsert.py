@@ -1,0 +1,147 @@
+"""Upserts into a table of a database."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+
+from keyedstate.errors import RowKindError, UpsertError, did_you_mean
+from keyedstate.runtime.row_kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
+
+_KINDS = (INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE)
+
+
+class UpsertSink:
+    """Writes the rows of each epoch into a table of a database, in one transaction.
+
+    It is a function for ``foreachBatch`` and for `keyedstate.local.streams.result.ResultStream.for_each`.  A
+    row replaces the one with the same key.  So an epoch that is written again, after a failure, changes
+    nothing.
+
+    Parameters
+    ----------
+    connect : callable
+        Returns a new connection by Python's DB-API (PEP 249): of `sqlite3`, psycopg or another module.  It is
+        called in the driver once for each epoch, and the connection is closed.
+    table : str
+        The table, as SQL names it; it exists, and has the columns of the rows.  An index of the key columns
+        makes it fast; no constraint is needed.
+    keys : sequence of str
+        The columns that identify a row; null is a value like any other.
+    row_kind : str, optional
+        The column of row kinds: ``-D`` deletes the row of a key, ``-U`` is left out.  The column itself is
+        not written.  Without it every row is written.
+    placeholder : str, default "?"
+        How the module's SQL writes a parameter, by its ``paramstyle``: ``"?"`` or ``"%s"``.
+
+    Notes
+    -----
+    All rows of an epoch are in the driver's memory.  Of several rows with the same key the last one counts.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        table: str,
+        keys: Sequence[str],
+        *,
+        row_kind: str | None = None,
+        placeholder: str = "?",
+    ) -> None:
+        if isinstance(keys, str) or not keys:
+            raise UpsertError(table, f"its keys are {keys!r}", "Give a list of at least one column.")
+        if placeholder not in ("?", "%s"):
+            raise UpsertError(table, f"placeholder={placeholder!r} is no choice", "Give '?' or '%s'.")
+        self._connect = connect
+        self._table = table
+        self._keys = tuple(keys)
+        self._row_kind = row_kind
+        self._placeholder = placeholder
+
+    def __call__(self, rows: Any, epoch: int) -> None:
+        """Write the rows of an epoch, a DataFrame or an Arrow table; raises `UpsertError` and `RowKindError`.
+
+        What the database raises is raised too, and nothing is written then.
+        """
+        names, values = _content(rows)
+        self._check(names)
+        newest = self._newest(names, values)
+        if not newest:
+            return
+        columns = [name for name in names if name != self._row_kind]
+        inserted = [row for row in newest.values() if row is not None]
+        with closing(self._connect()) as connection:
+            try:
+                with closing(connection.cursor()) as cursor:
+                    for statement, parameters in self._deletions(newest):
+                        cursor.executemany(statement, parameters)
+                    if inserted:
+                        cursor.executemany(self._insertion(columns), inserted)
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+
+    def _check(self, names: Sequence[str]) -> None:
+        for name in (*self._keys, *(() if self._row_kind is None else (self._row_kind,))):
+            if name not in names:
+                hint = did_you_mean(name, names)
+                reason = f"the rows have no column {name!r}, but {', '.join(names)}"
+                raise UpsertError(self._table, reason, f"Name one of these.{hint}")
+
+    def _newest(
+        self, names: Sequence[str], rows: Iterable[tuple[Any, ...]]
+    ) -> dict[tuple[Any, ...], tuple[Any, ...] | None]:
+        """Return the last row of each key without its row kind, None where it deletes the one before."""
+        key_places = [names.index(name) for name in self._keys]
+        kind_place = None if self._row_kind is None else names.index(self._row_kind)
+        newest: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}
+        for row in rows:
+            key = tuple(row[place] for place in key_places)
+            if kind_place is None:
+                newest[key] = row
+                continue
+            kind = row[kind_place]
+            if kind not in _KINDS:
+                assert self._row_kind is not None
+                reason = f"a row has {kind!r}, and the kinds are {', '.join(_KINDS)}"
+                raise RowKindError(self._row_kind, reason)
+            if kind == DELETE:
+                newest[key] = None
+            elif kind != UPDATE_BEFORE:
+                newest[key] = row[:kind_place] + row[kind_place + 1 :]
+        return newest
+
+    def _deletions(self, keys: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+        """Yield statements that delete the rows of keys, one for each set of parts that are null."""
+        by_nulls: dict[tuple[bool, ...], list[tuple[Any, ...]]] = defaultdict(list)
+        for key in keys:
+            by_nulls[tuple(part is None for part in key)].append(
+                tuple(part for part in key if part is not None)
+            )
+        for nulls, parameters in by_nulls.items():
+            conditions = [
+                f"{_quoted(name)} IS NULL" if null else f"{_quoted(name)} = {self._placeholder}"
+                for name, null in zip(self._keys, nulls, strict=True)
+            ]
+            yield f"DELETE FROM {self._table} WHERE {' AND '.join(conditions)}", parameters
+
+    def _insertion(self, columns: Sequence[str]) -> str:
+        names = ", ".join(map(_quoted, columns))
+        values = ", ".join([self._placeholder] * len(columns))
+        return f"INSERT INTO {self._table} ({names}) VALUES ({values})"
+
+
+def _content(rows: Any) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
+    """Return the columns' names of a DataFrame or an Arrow table, and its rows."""
+    if isinstance(rows, pa.Table):
+        return rows.column_names, zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    return rows.columns, map(tuple, rows.collect())
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,66 @@
+"""Results with row kinds on Spark: operators chain in one query, and a sink updates a table of a database."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+from keyedstate import keyed
+from keyedstate.aggregates import count, max_, mean
+from keyedstate.errors import RowKindError
+from keyedstate.sinks import UpsertSink
+
+
+def test_a_table_has_the_result_of_chained_operators_after_each_run_and_a_repeated_epoch(
+    new_stream, tmp_path
+):
+    stream = new_stream(tmp_path, "k string, auction long, v long")
+    with closing(sqlite3.connect(tmp_path / "prices.db")) as database:
+        database.execute("create table prices (k text, auctions integer, price real)")
+    write = UpsertSink(lambda: sqlite3.connect(tmp_path / "prices.db"), "prices", ["k"], row_kind="kind")
+    failures = iter([True])
+
+    def sink(batch, epoch):
+        write(batch, epoch)
+        if epoch == 1 and next(failures, False):
+            raise ValueError("after the rows were written")
+
+    def means():
+        config = {"checkpoint.dir": str(stream.state)}
+        best = keyed(stream.frame(), "k", "auction", uid="best", config=config).aggregate(
+            price=max_("v"), row_kind="kind"
+        )
+        assert best.columns == ["k", "auction", "price", "kind"]
+        rows = keyed(best, "k", uid="means", config=config, row_kind="kind")
+        return rows.aggregate(auctions=count(), price=mean("price"))
+
+    def table():
+        with closing(sqlite3.connect(tmp_path / "prices.db")) as database:
+            return sorted(database.execute("select * from prices").fetchall())
+
+    stream.add([{"k": "a", "auction": 1, "v": 10}, {"k": "a", "auction": 2, "v": 4}])
+    stream.run(means(), sink)
+    assert table() == [("a", 2, 7.0)]
+    stream.add([{"k": "a", "auction": 2, "v": 6}, {"k": "a", "auction": 1, "v": 9}])
+    stream.add([{"k": "b", "auction": 3, "v": 1}])
+    with pytest.raises(Exception, match="after the rows were written"):
+        stream.run(means(), sink)
+    stream.run(means(), sink)
+    assert table() == [("a", 2, 8.0), ("b", 1, 1.0)]
+
+
+def test_a_batch_frame_has_row_kinds_and_a_wrong_column_of_them_is_refused(spark):
+    frame = spark.createDataFrame(
+        [("a", 1, "+I"), ("a", 2, "+I"), ("a", 1, "-D")], "k string, v int, kind string"
+    )
+    rows = keyed(frame, "k", row_kind="kind").aggregate(total=mean("v"), row_kind="change")
+    assert rows.schema.simpleString() == "struct<k:string,total:double,change:string>"
+    assert list(map(tuple, rows.collect())) == [("a", 2.0, "+I")]
+    with pytest.raises(RowKindError, match="the rows have no such column"):
+        keyed(frame, "k", row_kind="kinds")
+    with pytest.raises(RowKindError, match="the column has the type int,"):
+        keyed(frame, "k", row_kind="v")
+    with pytest.raises(RowKindError, match="takes no row back"):
+        keyed(frame, "k", row_kind="kind").top_n(1, by="v")
