@@ -17,6 +17,7 @@ from keyedstate.aggregates import (
     Aggregation,
     any_,
     collect,
+    collect_set,
     count,
     count_distinct,
     first,
@@ -51,6 +52,26 @@ SCHEMA = pa.schema(
 )
 Row = tuple[Any, ...]
 PLACE = {name: place for place, name in enumerate(SCHEMA.names)}
+
+
+def test_a_nan_that_was_restored_counts_once_with_that_of_new_rows(backend_name: str) -> None:
+    aggregates = {
+        "n": count_distinct("real"),
+        "pairs": count_distinct("real", "text"),
+        "set": collect_set("real"),
+    }
+    types = dict(zip(SCHEMA.names, SCHEMA.types, strict=True))
+    output = "key string, n long, pairs long, set array<double>"
+    row = ("ann", None, math.nan, "a", None, None, None)
+    with Harness(
+        Aggregation(["key"], types, aggregates), key="key", schema=SCHEMA, output=output, backend=backend_name
+    ) as job:
+        for _ in range(2):
+            job.process(row)
+            job.end_epoch()
+            ((_, n, pairs, found),) = job.take_outputs()
+            assert (n, pairs, len(found)) == (1, 1, 1)
+            job.restore(job.snapshot())
 
 
 # -- the same in plain Python -------------------------------------------------------------------------

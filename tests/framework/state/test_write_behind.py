@@ -46,6 +46,9 @@ KEPT = ValueState("kept", types.INT64, ttl=Ttl.of("1 hour"))
 PRODUCT = ReducingState("product", divide, types.INT64)
 MEAN = AggregatingState("mean", Mean(), types.tuple_of(types.INT64, types.INT64))
 STATES = (WORD, COUNT, SINGLE, TAGS, KEPT, PRODUCT, MEAN)
+#: With a namespace, as the contents of windows.
+WINDOWED = ReducingState("windowed", divide, types.INT64)
+NAMESPACES = ("one", "two")
 
 
 class Side:
@@ -61,6 +64,7 @@ class Side:
             clock=ManualClock(0),
         )
         self.accessors: dict[str, Any] = {state.name: self.backend.get_state(state) for state in STATES}
+        self.accessors[WINDOWED.name] = self.backend.get_state(WINDOWED, NAMESPACES[0], types.STRING)
         self.backend.begin_epoch(1)
 
     def begin(self, keys: list[str]) -> None:
@@ -85,24 +89,25 @@ class Side:
         """Return all entries, and what has changed."""
         changed = self.backend.changes_since(0)
         written = {
-            (name, key): value
+            (name, key, namespace): value
             for name, changes in changed.items()
             for group in self.backend.key_groups
             for batch in changes.written(group, 100)
-            for key, value in zip(batch.keys, batch.values, strict=True)
+            for key, namespace, value in zip(batch.keys, batch.namespaces, batch.values, strict=True)
         }
         removed = {
-            (name, key)
+            (name, key, namespace)
             for name, changes in changed.items()
             for group in self.backend.key_groups
             for addresses in changes.removed(group, 100)
-            for key in addresses.keys
+            for key, namespace in zip(addresses.keys, addresses.namespaces, strict=True)
         }
         for changes in changed.values():
             changes.release()
         there = {
             (name, key): handle.get_many([key]) if hasattr(handle, "get_many") else None
             for name, handle in self.accessors.items()
+            if name != WINDOWED.name
             for key in self.backend.get_keys(name)
         }
         return written, removed, there
@@ -117,6 +122,7 @@ _VALUES = {
     "kept": st.sampled_from([1, 2, None, "1"]),
     "product": st.one_of(_NUMBERS, st.sampled_from([None, "x"])),
     "mean": st.one_of(_NUMBERS, st.none()),
+    "windowed": st.one_of(_NUMBERS, st.none()),
 }
 _SOME_KEYS = st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True)
 
@@ -127,13 +133,17 @@ def _operations(state: str) -> st.SearchStrategy[tuple[str, str, tuple[Any, ...]
         lambda drawn: (drawn[0], drawn[1][: len(drawn[0])])
     )
     none = st.just(())
-    if state in ("product", "mean"):
+    if state in ("product", "mean", "windowed"):
         adding: list[Any] = [("add", st.tuples(value)), ("get", none), ("add_many", several)]
         adding += [("get_internal", none)]
     else:
         adding = [("update", st.tuples(value)), ("value", none), ("update_many", several)]
     methods = [*adding, *adding[:2], ("clear", none), ("clear_many", st.tuples(_SOME_KEYS))]
     methods.append(("get_many", st.tuples(_SOME_KEYS)))
+    if state == "windowed":
+        methods.append(("set_namespace", st.tuples(st.sampled_from(NAMESPACES))))
+        merged = st.tuples(st.just(NAMESPACES[0]), st.just(NAMESPACES))
+        methods.append(("merge_namespaces", merged))
     return st.one_of(
         *(st.tuples(st.just(state), st.just(method), arguments) for method, arguments in methods)
     )
@@ -147,7 +157,10 @@ def _sequence(states: list[str]) -> st.SearchStrategy[Any]:
 
 #: Few states in one example, so that most keys are asked for.
 _SEQUENCES = st.lists(
-    st.sampled_from([state.name for state in STATES]), min_size=1, max_size=2, unique=True
+    st.sampled_from([state.name for state in (*STATES, WINDOWED, WINDOWED)]),
+    min_size=1,
+    max_size=2,
+    unique=True,
 ).flatmap(lambda states: st.lists(_sequence(states), min_size=1, max_size=5))
 
 

@@ -64,6 +64,7 @@ class _CountDistinct(SinglePart):
         single = len(columns) == 1
         values = self._value_types[0] if single else tuple_of(*self._value_types)
         super().__init__(name, columns, set_of(values), pa.int64())
+        self._canonical = values.canonical if values.needs_canonical else None
 
     def reduce(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Part]:
         pairs = GroupedRows([pa.array(rows.codes), *columns], np.zeros(len(rows.codes), np.int32))
@@ -79,6 +80,9 @@ class _CountDistinct(SinglePart):
         return [[set(values[start:end]) or None for start, end in pairwise(bounds)]]
 
     def both(self, stored: set[Any], new: set[Any]) -> set[Any]:
+        if self._canonical is not None:
+            # A NaN that was restored is another object, and so another element, than that of new rows.
+            stored = set(map(self._canonical, stored))
         # A live snapshot may share the stored one, so it is not changed in place.
         return stored if new <= stored else stored | new
 
@@ -118,7 +122,13 @@ class _Collected(SinglePart):
 
     def both(self, stored: list[Any], new: list[Any]) -> list[Any]:
         # A new list: a live snapshot may share the stored one.
-        return list(dict.fromkeys([*stored, *new])) if self._distinct else [*stored, *new]
+        both = [*stored, *new]
+        if not self._distinct:
+            return both
+        if self._value_type.needs_canonical:
+            # A NaN that was restored is another object than that of new rows.
+            return list(dict.fromkeys(map(self._value_type.canonical, both)))
+        return list(dict.fromkeys(both))
 
     def results(self, parts: list[Part]) -> pa.Array:
         return self.type.to_arrow([value or [] for value in parts[0]])

@@ -94,10 +94,11 @@ class StateAccessor:
     # -- write-behind cache -------------------------------------------------------------------------------
 
     def _begin_write_behind(self) -> None:
-        """Begin to cache; a state that has namespaces never does."""
-        self._caching = self._sole and self._namespace is VOID_NAMESPACE
+        """Begin to cache; all keys of a sequence are read at once where the state has no namespaces."""
+        self._caching = self._sole
         keys = self._context.sequence
-        if self._caching and 2 * self._lookups > len(keys.keys) and keys.distinct:
+        ahead = self._caching and self._namespace is VOID_NAMESPACE
+        if ahead and 2 * self._lookups > len(keys.keys) and keys.distinct:
             self._prefetched = self._table.get_many(keys.key_groups, keys.keys, self._namespace)
         self._lookups = 0
 
@@ -158,6 +159,9 @@ class StateAccessor:
         """Make every later call work on another namespace; raises `NullNamespaceError`."""
         if namespace is None:
             raise NullNamespaceError(self.name)
+        if self._cached_key is not _NO_KEY and namespace != self._namespace:
+            # What is cached is of the namespace before.
+            self._flush()
         self._namespace = namespace
 
     def at(self: A, context: KeyContext, namespace: object) -> A:

@@ -16,14 +16,17 @@ from keyedstate.state.kinds.merging import MergingStateAccessor
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import Timer, TimerService, TimerServices
 from keyedstate.types import INT64, TypeSerializer, nullable, tuple_of
-from keyedstate.windows.declaration.assigners import MergingWindowAssigner
+from keyedstate.windows.declaration.assigners import MergingWindowAssigner, Tumbling
 from keyedstate.windows.declaration.contents import CONTENTS, WindowContents
 from keyedstate.windows.declaration.contexts import H, OnMergeContext, WindowContext
 from keyedstate.windows.declaration.definition import WindowDefinition
 from keyedstate.windows.declaration.evictors import TimestampedValue
 from keyedstate.windows.declaration.function import ProcessWindowFunction
-from keyedstate.windows.declaration.triggers import Trigger, TriggerResult, named_within
+from keyedstate.windows.declaration.triggers import EventTimeTrigger, Trigger, TriggerResult, named_within
 from keyedstate.windows.row.merging import MergingWindowSet
+
+#: Identical to no key.
+_NO_KEY = object()
 
 #: The names of timers and states in checkpoints, Flink's where it has them.
 TIMERS = "window-timers"
@@ -83,6 +86,18 @@ class WindowOperator:
             self._descriptor = contents.descriptor(element_type)
         else:
             self._descriptor = ListState(CONTENTS, tuple_of(element_type, nullable(INT64)))
+        #: The window of the last row, its key and its contents, where a further row of the key in this window
+        #: needs nothing but to be added: its timers are registered.
+        self._remembers = (
+            type(self._trigger) is EventTimeTrigger
+            and self._evictor is None
+            and type(assigner) is Tumbling
+            and assigner.is_event_time
+        )
+        self._recent_key: object = _NO_KEY
+        self._recent_start = self._recent_end = 0
+        self._recent_contents: Any = None
+        self._current = backend.current
         self._mapping: Any = None
         if self.merging is not None:
             window = assigner.window_serializer
@@ -92,6 +107,13 @@ class WindowOperator:
 
     def process(self, row: Any, timestamp: int | None) -> None:
         """Add a row of the current key, with its event time in milliseconds, to its windows."""
+        if (
+            self._recent_key is self._current.key
+            and timestamp is not None
+            and self._recent_start <= timestamp < self._recent_end
+        ):
+            self._recent_contents.add(row)
+            return
         windows = self._assigner.assign_windows(row, timestamp, self._ctx)
         if self.merging is None:
             skipped = True
@@ -138,13 +160,19 @@ class WindowOperator:
         self._contents_at(target).merge_namespaces(target, others)
 
     def _add(self, row: Any, timestamp: int | None, window: Any, namespace: Any) -> None:
-        self._contents_at(namespace).add(row if self._evictor is None else (row, timestamp))
+        contents = self._contents_at(namespace)
+        contents.add(row if self._evictor is None else (row, timestamp))
         ctx = self._ctx
         ctx.window = window
-        self._act(self._trigger.on_element(row, timestamp, window, ctx), window, namespace)
+        result = self._trigger.on_element(row, timestamp, window, ctx)
+        self._act(result, window, namespace)
         cleanup = self._cleanup_time(window)
         if cleanup != END_OF_TIME:
             self._register_cleanup(window, cleanup)
+        if self._remembers:
+            self._recent_key = self._current.key if result is TriggerResult.CONTINUE else _NO_KEY
+            self._recent_start, self._recent_end = window
+            self._recent_contents = contents
 
     # -- timers -------------------------------------------------------------------------------------------
 
@@ -160,6 +188,7 @@ class WindowOperator:
         self, timer: Timer, trigger: Callable[[int, Any, Any], TriggerResult], *, in_event_time: bool
     ) -> None:
         window = namespace = timer.namespace
+        self._recent_key = _NO_KEY
         merging = None
         if self.merging is not None:
             merging = MergingWindowSet(self.merging, self._mapping.get())

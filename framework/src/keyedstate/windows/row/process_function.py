@@ -60,12 +60,12 @@ class WindowsOfKeys:
         # The target of the timers is the function and not the operator, so that it can return rows.
         ctx._timers.service(TIMERS, self, self._definition.assigner.window_serializer)
 
-    def on_event_time(self, timer: Timer) -> Iterable[Any]:
+    def on_event_time(self, timer: Timer) -> Iterable[Any] | None:
         """Handle a timer of event time, and return the rows that its window yields."""
         self._operator.on_event_time(timer)
         return self._drain()
 
-    def on_processing_time(self, timer: Timer) -> Iterable[Any]:
+    def on_processing_time(self, timer: Timer) -> Iterable[Any] | None:
         """Handle a timer of processing time, and return the rows that its window yields."""
         self._operator.on_processing_time(timer)
         return self._drain()
@@ -77,7 +77,9 @@ class WindowsOfKeys:
     def _emit(self, rows: Iterable[Any]) -> None:
         self._out.extend(rows)
 
-    def _drain(self) -> list[Any]:
+    def _drain(self) -> list[Any] | None:
+        if not self._out:
+            return None
         rows, self._out = self._out, []
         return rows
 
@@ -125,7 +127,7 @@ class WindowedFunction(WindowsOfKeys, KeyedProcessFunction):
             )
         self._open_windows(ctx, infer(self._schema), partial(self._skipped.put_late, ctx))
 
-    def process(self, row: Any, ctx: Context) -> Iterable[Any]:
+    def process(self, row: Any, ctx: Context) -> Iterable[Any] | None:
         try:
             self._operator.process(row, ctx.timestamp)
         except MissingTimestampError as error:
