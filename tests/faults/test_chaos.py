@@ -115,6 +115,7 @@ def test_a_driver_that_uses_up_the_input_survives(tmp_path: Path, monkeypatch: p
     assert result.survived and result.lives == 1 and result.endings == {"used up the input": 1}
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_late_second_driver_rolls_no_state_back(tmp_path: Path) -> None:
     plan = Plan(

@@ -380,6 +380,7 @@ def test_workers_without_keyedstate_are_named(server: ConnectServer, query: Quer
     assert not (query.folder / "state").exists()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_killed_executor_changes_nothing(
     server: ConnectServer, query: Query, tmp_path_factory: pytest.TempPathFactory

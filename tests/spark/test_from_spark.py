@@ -156,6 +156,7 @@ def counted(rows: DataFrame) -> DataFrame:
     )
 
 
+@pytest.mark.long
 def test_functions_with_timeouts_continue_between_two_watermarks(continued: Continued) -> None:
     # With the state store in memory, Spark's default.
     continued.spark.conf.unset("spark.sql.streaming.stateStore.providerClass")
@@ -234,6 +235,7 @@ def some(*keys: str) -> list[dict[str, Any]]:
     return [{"k": key, "i": 1, "ts": at(1), "n": number} for number, key in enumerate(keys)]
 
 
+@pytest.mark.long
 @transform_with_state
 def test_values_keep_the_time_at_which_they_expire(continued: Continued, tmp_path: Path) -> None:
     lengths: dict[str, Any] = {"value": "1 hour", "list": 3_600_000, "map": dt.timedelta(hours=1)}

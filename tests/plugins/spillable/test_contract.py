@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
+import pytest
+
 from keyedstate.testing import BackendContract
 
 
@@ -12,6 +14,7 @@ class TestSpillable(BackendContract):
     backend = "spillable"
 
 
+@pytest.mark.long
 class TestRestlessSpillable(BackendContract):
     """Entries move before each access, and nothing of it is seen."""
 

@@ -16,6 +16,7 @@ TESTS = Path(__file__).parents[2]
 FAULTS = ("kill driver: publication done", "kill host: manifest", "zombie run: publication")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(2400)
 def test_a_few_runs_of_the_campaign_lose_and_double_nothing(tmp_path: Path) -> None:
     """`make faults` has the whole of it."""

@@ -110,6 +110,7 @@ def test_a_killed_driver_and_a_failed_task_lose_and_double_nothing(
     assert data == used
 
 
+@pytest.mark.long
 def test_a_killed_driver_loses_and_doubles_nothing_of_operator_and_broadcast_state(
     spark: SparkSession, tmp_path: Path, one_backend: str
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_killed_driver_loses_and_doubles_nothing_of_operator_and_broadcast_sta
     assert used <= set(folder.data_files())
 
 
+@pytest.mark.long
 def test_databases_of_a_killed_driver_are_deleted_by_its_next_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -264,7 +264,7 @@ def test_an_error_of_keyedstate_in_a_task_has_its_message_first(stream: Any, one
     assert user_function_error(message) is None
 
 
-@pytest.mark.parametrize("plan", ["streaming", "foreach-batch"])
+@pytest.mark.parametrize("plan", ["streaming", pytest.param("foreach-batch", marks=pytest.mark.long)])
 def test_explain_picks_the_cause_out_of_the_log_of_a_job(tmp_path: Path, plan: str) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "0.json").write_text('{"k": "N1", "v": 7}\n')
