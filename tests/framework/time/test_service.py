@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 
 import numpy as np
@@ -21,7 +22,14 @@ from keyedstate.errors import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.state import ValueState
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
-from keyedstate.time import EVENT_TIMERS, PROCESSING_TIMERS, Timer, TimerServices
+from keyedstate.time import (
+    EVENT_TIMERS,
+    PROCESSING_TIMERS,
+    Timer,
+    TimerServices,
+    datetime_of,
+    milliseconds_of,
+)
 
 
 def four(instance, register):
@@ -301,6 +309,21 @@ def test_a_time_that_is_no_number_of_milliseconds_is_refused(instance, time):
             register("n", time)
         assert repr(time) in str(caught.value)
     assert instance.backend.num_entries() == 0
+
+
+def test_a_timer_may_be_given_as_a_datetime(instance):
+    instance.backend.set_current_key("k")
+    start = dt.datetime(2026, 7, 1, tzinfo=dt.timezone.utc)
+    late = start + dt.timedelta(milliseconds=2, microseconds=999)
+    instance.timers.register_event_time_timer("n", late.astimezone(dt.timezone(dt.timedelta(hours=5))))
+    instance.timers.register_event_time_timer("n", start.replace(tzinfo=None))
+    instance.timers.register_event_time_timer("n", start)
+    instance.timers.register_event_time_timer("n", start + dt.timedelta(seconds=1))
+    instance.timers.delete_event_time_timer("n", start + dt.timedelta(seconds=1))
+    instance.services.advance_watermark(milliseconds_of(start + dt.timedelta(days=1)))
+    fired = [datetime_of(time) for time, *_ in instance.target.events]
+    assert fired == [start, start + dt.timedelta(milliseconds=2)]
+    assert datetime_of(2**60) is None
 
 
 def test_the_least_and_the_greatest_time_are_times(instance):

@@ -246,7 +246,9 @@ class OfDict(dict):  # type: ignore[type-arg]
         (list[Generic[int]], r"fields of a generic dataclass"),
         (OfUnreadyDefault, r"OfUnreadyDefault is not supported: making it raised LookupError: not yet. Give"),
         (typing.Literal["a", "b"], "names some values and not their type. Write the type of the values"),
-        ("int", "'int' is not supported: it names a type and is none"),
+        ("Plain", r"'Plain' is not supported: Spark's syntax has no such type \(.*\). Give the class itself"),
+        ("n long, m", "it ends where the type of 'm' was expected"),
+        ("array<int", "'>' was expected at its end"),
         (list["Plain"], "it names a type and is none"),
         ([], "no type is known"),
         (3, "no type is known"),
@@ -256,6 +258,16 @@ class OfDict(dict):  # type: ignore[type-arg]
 def test_what_has_no_type_is_refused_with_its_place_and_a_way_out(annotation: Any, message: str) -> None:
     with pytest.raises(UnsupportedTypeError, match=message):
         types.infer(annotation)
+
+
+def test_a_string_in_the_syntax_of_spark_is_a_type_or_the_columns_of_a_row() -> None:
+    assert types.infer("long") is types.INT64
+    assert types.infer("map<string, array<double>>") == types.infer(
+        pa.map_(pa.string(), pa.list_(pa.float64()))
+    )
+    columns = pa.schema([("n", pa.int64()), ("when", pa.timestamp("us", "UTC"))])
+    assert types.infer("n long, when timestamp") == types.infer(columns)
+    assert types.infer("date date") == types.infer(pa.schema([("date", pa.date32())]))
 
 
 def test_a_generic_dataclass_is_a_record_with_the_types_that_are_given() -> None:

@@ -210,8 +210,8 @@ class InvalidTimerTimeError(KeyedStateError, ValueError):
 
     time: object
     message = (
-        "a timer cannot be at {time!r}: give a whole number of milliseconds since 1970 UTC that fits into 64 "
-        "bits, such as ctx.timestamp + 60_000."
+        "a timer cannot be at {time!r}: give a datetime, or a whole number of milliseconds since 1970 UTC "
+        "that fits into 64 bits, such as ctx.timestamp + 60_000."
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -60,8 +61,10 @@ class KeyTimers:
         """The processing time by which timers fire; fixed for an epoch."""
         return self._service.current_processing_time
 
-    def register_event_time_timer(self, time: int) -> None:
+    def register_event_time_timer(self, time: int | dt.datetime) -> None:
         """Register a timer that fires when the watermark has reached a time.
+
+        It is in milliseconds since 1970 UTC, or a datetime, which is rounded down to them.
 
         Raises
         ------
@@ -71,11 +74,11 @@ class KeyTimers:
         """
         self._service.register_event_time_timer(VOID_NAMESPACE, time)
 
-    def delete_event_time_timer(self, time: int) -> None:
+    def delete_event_time_timer(self, time: int | dt.datetime) -> None:
         """Delete a timer, if it exists."""
         self._service.delete_event_time_timer(VOID_NAMESPACE, time)
 
-    def register_processing_time_timer(self, time: int) -> None:
+    def register_processing_time_timer(self, time: int | dt.datetime) -> None:
         """Register a timer that fires when processing time has reached a time.
 
         It fires in the first epoch that begins then or later; where no rows may come, give ``keyed`` a
@@ -83,7 +86,7 @@ class KeyTimers:
         """
         self._service.register_processing_time_timer(VOID_NAMESPACE, time)
 
-    def delete_processing_time_timer(self, time: int) -> None:
+    def delete_processing_time_timer(self, time: int | dt.datetime) -> None:
         """Delete a timer, if it exists."""
         self._service.delete_processing_time_timer(VOID_NAMESPACE, time)
 

@@ -2,6 +2,7 @@
 
 from keyedstate.time.event_time import EventTime
 from keyedstate.time.heap_queue import HeapTimerQueue
+from keyedstate.time.instants import datetime_of, milliseconds_of
 from keyedstate.time.ordered_queue import OrderedTimerQueue
 from keyedstate.time.queue import DueTimers, TimerQueue
 from keyedstate.time.service import (
@@ -30,5 +31,7 @@ __all__ = [
     "TimerTarget",
     "bounded_out_of_orderness",
     "check_timer_queue",
+    "datetime_of",
+    "milliseconds_of",
     "watermark_of_inputs",
 ]

@@ -7,6 +7,7 @@ its key as the current key.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Generator, Iterable, Sequence
 from operator import index
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -27,6 +28,7 @@ from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time.clock import TimerClock
 from keyedstate.time.heap_queue import HeapTimerQueue
+from keyedstate.time.instants import milliseconds_of
 from keyedstate.time.ordered_queue import OrderedTimerQueue
 from keyedstate.time.queue import DueTimers, TimerQueue, table_namespace
 from keyedstate.types import VOID, TypeSerializer
@@ -127,7 +129,7 @@ class TimerService:
 
     # -- one timer ----------------------------------------------------------------------------------------
 
-    def register_event_time_timer(self, namespace: Any, time: int) -> None:
+    def register_event_time_timer(self, namespace: Any, time: int | dt.datetime) -> None:
         """Register a timer that fires when the watermark reaches a time.
 
         Raises `InvalidTimerTimeError` and `InvalidTimerNamespaceError`; `NoEventTimeError` where the operator
@@ -137,22 +139,22 @@ class TimerService:
             raise NoEventTimeError(self.name)
         self._add(self._event, namespace, time)
 
-    def delete_event_time_timer(self, namespace: Any, time: int) -> None:
+    def delete_event_time_timer(self, namespace: Any, time: int | dt.datetime) -> None:
         """Delete a timer if it exists."""
         self._remove(self._event, namespace, time)
 
-    def register_processing_time_timer(self, namespace: Any, time: int) -> None:
+    def register_processing_time_timer(self, namespace: Any, time: int | dt.datetime) -> None:
         """Register a timer that fires when processing time reaches a time.
 
         Raises `InvalidTimerTimeError`, `InvalidTimerNamespaceError` and `NoCurrentKeyError`.
         """
         self._add(self._processing, namespace, time)
 
-    def delete_processing_time_timer(self, namespace: Any, time: int) -> None:
+    def delete_processing_time_timer(self, namespace: Any, time: int | dt.datetime) -> None:
         """Delete a timer if it exists."""
         self._remove(self._processing, namespace, time)
 
-    def _add(self, queue: TimerQueue, namespace: Any, time: int) -> None:
+    def _add(self, queue: TimerQueue, namespace: Any, time: Any) -> None:
         if time.__class__ is not int or not BEFORE_TIME <= time <= END_OF_TIME:
             time = _checked_time(time)
         # Written out: a call of `_namespace` would slow every registration.
@@ -163,7 +165,7 @@ class TimerService:
         if not self._clock.ending:
             queue.add(time, namespace, self._current.key, self._current.key_group)
 
-    def _remove(self, queue: TimerQueue, namespace: Any, time: int) -> None:
+    def _remove(self, queue: TimerQueue, namespace: Any, time: Any) -> None:
         current = self._current
         queue.remove(_checked_time(time), self._namespace(namespace), current.key, current.key_group)
 
@@ -367,6 +369,8 @@ def _count(queue: TimerQueue, namespace: Any) -> int:
 
 def _checked_time(time: Any) -> int:
     """Return a time as a plain integer, or raise `InvalidTimerTimeError`."""
+    if isinstance(time, dt.datetime):
+        return milliseconds_of(time)
     try:
         if isinstance(time, (bool, np.bool_)):
             raise TypeError

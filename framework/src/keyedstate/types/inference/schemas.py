@@ -18,6 +18,7 @@ from keyedstate.types.collections.sequences import list_of
 from keyedstate.types.collections.tuples import tuple_of
 from keyedstate.types.contract.serializer import TypeSerializer
 from keyedstate.types.inference.annotations import from_annotation
+from keyedstate.types.inference.spark_syntax import SparkSyntaxError, parse_type
 from keyedstate.types.records.rows import row_of
 from keyedstate.types.scalars.decimals import decimal
 from keyedstate.types.scalars.numbers import BOOLEAN, FLOAT32, FLOAT64, INT8, INT16, INT32, INT64
@@ -43,8 +44,9 @@ def infer(declared: Any) -> TypeSerializer[Any]:
     ----------
     declared : object
         An annotation (``int``, ``dict[str, int]``, ``Optional[float]``, a dataclass, an enum, ...), a type of
-        ``pyspark.sql.types``, a ``pyarrow.DataType`` or a ``pyarrow.Schema``.  A type of this package is
-        returned as it is.  Spark's ``StructType``, Arrow's structs and schemas become rows.
+        ``pyspark.sql.types``, a ``pyarrow.DataType`` or a ``pyarrow.Schema``, or a string in Spark's syntax,
+        ``"array<long>"`` or ``"user string, views long"``.  A type of this package is returned as it is.
+        Spark's ``StructType``, Arrow's structs and schemas, and columns become rows.
 
     Raises
     ------
@@ -53,6 +55,8 @@ def infer(declared: Any) -> TypeSerializer[Any]:
     """
     if isinstance(declared, TypeSerializer):
         return declared
+    if isinstance(declared, str):
+        return _of_spark_syntax(declared)
     if isinstance(declared, pa.Schema):
         return _any_arrow_type(pa.struct(list(declared)))
     if isinstance(declared, pa.DataType):
@@ -60,6 +64,17 @@ def infer(declared: Any) -> TypeSerializer[Any]:
     if is_spark_type(declared):
         return from_spark_type(declared)
     return from_annotation(declared)
+
+
+def _of_spark_syntax(text: str) -> TypeSerializer[Any]:
+    try:
+        return _any_arrow_type(parse_type(text))
+    except SparkSyntaxError as error:
+        raise UnsupportedTypeError(
+            repr(text),
+            f"Spark's syntax has no such type ({error})",
+            "Give the class itself, or a type such as 'array<long>'.",
+        ) from None
 
 
 def from_arrow_type(arrow_type: pa.DataType) -> TypeSerializer[Any]:

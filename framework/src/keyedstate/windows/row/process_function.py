@@ -14,7 +14,7 @@ from keyedstate.errors import InvalidFunctionError, MissingTimestampError
 from keyedstate.runtime.functions.keyed import Context, KeyedProcessFunction
 from keyedstate.state import StateDescriptor
 from keyedstate.state.kinds.accessor import declared_states
-from keyedstate.time import Timer
+from keyedstate.time import Timer, datetime_of
 from keyedstate.types import TimeWindow, TypeSerializer, infer
 from keyedstate.windows.declaration.contents import ReducedRows, WindowContents
 from keyedstate.windows.declaration.contexts import WindowContext
@@ -26,7 +26,6 @@ from keyedstate.windows.row.operator import TIMERS, WindowOperator, check_state_
 #: The columns of a window's start and end.
 WINDOW_START = "window_start"
 WINDOW_END = "window_end"
-_1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 class WindowsOfKeys:
@@ -164,11 +163,4 @@ class WindowRow(ProcessWindowFunction):
 
 def window_bounds(window: TimeWindow) -> tuple[dt.datetime | None, dt.datetime | None]:
     """Return a window's start and end in UTC; None for what is outside the years 1 to 9999."""
-    return _datetime(window.start), _datetime(window.end)
-
-
-def _datetime(time: int) -> dt.datetime | None:
-    try:
-        return _1970 + dt.timedelta(milliseconds=time)
-    except OverflowError:
-        return None
+    return datetime_of(window.start), datetime_of(window.end)
