@@ -15,10 +15,12 @@ BUDGET = 1_000 * MIB
 POLICY = AdaptivePolicy(options(low_mark=0.75, high_mark=0.85))
 
 
-def decided(used: int, *, on_disk: int = 0, own: int = 400, everyone: int = 400, **sample: Any) -> Decision:
-    """Return the decision at a number of used MiB."""
-    facts = MemorySample(1, 0, used * MIB, **sample)
-    return POLICY.decide(Signals(facts, BUDGET, used * MIB, own * MIB, everyone * MIB, on_disk))
+def decided(
+    used: int, *, on_disk: int = 0, share: float = 1.0, others: int = 0, budget: int = BUDGET, **sample: Any
+) -> Decision:
+    """Return the decision at a number of used MiB, which are entries but for the `others`."""
+    facts, entries = MemorySample(1, 0, used * MIB, **sample), (used - others) * MIB
+    return POLICY.decide(Signals(facts, budget, used * MIB, int(entries * share), entries, on_disk))
 
 
 def test_memory_between_the_marks_stays_as_it_is():
@@ -33,7 +35,7 @@ def test_above_the_high_mark_as_much_is_spilled_as_leads_to_the_low_one():
 
 
 def test_each_instance_spills_its_share():
-    assert decided(900, own=100, everyone=400).bytes == pytest.approx(150 * MIB / 4)
+    assert decided(900, share=0.25).bytes == pytest.approx(150 * MIB / 4)
 
 
 def test_growth_that_leads_above_the_high_mark_by_the_next_check_is_answered_before():
@@ -53,10 +55,19 @@ def test_waiting_processes_and_long_collections_lead_to_the_low_mark(sample: dic
 
 
 def test_a_budget_that_is_nearly_used_is_an_emergency():
-    decision = decided(960, own=100, everyone=400)
+    decision = decided(980, share=0.25)
     assert (decision.action, decision.reason, decision.urgent) == (Action.SPILL, "emergency", True)
     assert decision.cancel_snapshots
-    assert decision.bytes == pytest.approx(210 * MIB)
+    assert decision.bytes == pytest.approx(230 * MIB)
+
+
+def test_marks_are_fractions_of_what_the_rest_of_the_process_leaves_for_entries():
+    """Of a budget that the rest nearly fills they would leave no entries in memory."""
+    for occupied in (0, 9_000):
+        budget = BUDGET + occupied * MIB
+        for used in (400, 800, 840, 900, 960, 980):
+            beside = decided(used + occupied, others=occupied, budget=budget, on_disk=10)
+            assert beside == decided(used, on_disk=10)
 
 
 def test_a_container_that_is_nearly_full_is_an_emergency_within_the_budget_too():

@@ -61,8 +61,8 @@ class AdaptivePolicy(SpillPolicy):
 
     def decide(self, signals: Signals) -> Decision:
         """Spill above the high mark, now or by the next check, to the low one; load below the load mark."""
-        budget, used, sample = signals.budget, signals.used, signals.sample
-        low, high, load = self._low * budget, self._high * budget, self._load * budget
+        used, sample = signals.used, signals.sample
+        low, high, load = map(signals.mark, (self._low, self._high, self._load))
         if signals.excess > 0:
             # Threads of other instances may wait for rows, so this one frees all of it.
             wanted = max(used - low, signals.excess)

@@ -70,11 +70,18 @@ WEIGHT_REQUESTS = fraction(
 )
 
 HIGH_MARK = fraction(
-    "spillable.adaptive.high-mark", 0.92, "Fraction of the budget above which entries are spilled."
+    "spillable.adaptive.high-mark",
+    0.92,
+    "Fraction of the memory for entries above which they are spilled: of the budget without what else the "
+    "process occupies.",
 )
-LOW_MARK = fraction("spillable.adaptive.low-mark", 0.88, "Fraction of the budget to which they are spilled.")
+LOW_MARK = fraction(
+    "spillable.adaptive.low-mark", 0.88, "Fraction of the memory for entries to which they are spilled."
+)
 LOAD_MARK = fraction(
-    "spillable.adaptive.load-mark", 0.5, "Fraction of the budget below which key groups are loaded again."
+    "spillable.adaptive.load-mark",
+    0.5,
+    "Fraction of the memory for entries below which key groups are loaded again.",
 )
 ADAPTIVE_INTERVAL = duration(
     "spillable.adaptive.check-interval",

@@ -21,8 +21,11 @@ from keyedstate_spillable.errors import InvalidPolicyError, UnknownPolicyError, 
 from keyedstate_spillable.options import POLICY, WEIGHT_REQUESTS, WEIGHT_SIZE
 
 POLICY_GROUP = "keyedstate_spillable.policies"
-#: Fraction of a limit above which memory is about to be exhausted: the rest is used before the next sample.
+#: Fraction of a container's limit above which memory is about to be exhausted: the rest is used before the next
+#: sample.
 EMERGENCY_MARK = 0.95
+#: Fraction of the memory for entries above which the budget is about to be exhausted.
+_FULL_MARK = 0.97
 #: Fraction of the budget up to which an emergency moves entries in slices, so that no row waits long.  The
 #: limit of a container leaves no such room: the system ends a process that exceeds it.
 OVERRUN_MARK = 1.05
@@ -137,18 +140,26 @@ class Signals:
     all_bytes: int
     on_disk: int
 
+    def mark(self, fraction: float) -> float:
+        """Return what is used where entries have a fraction of the memory that the budget leaves for them.
+
+        What the process occupies without entries is no part of it: in a small budget that is most of it.
+        """
+        others = max(self.used - self.all_bytes, 0)
+        return others + fraction * (self.budget - others)
+
     @property
     def excess(self) -> float:
         """The bytes above the budget or the container's limit, less a reserve; 0 where both are kept."""
-        return self._above(EMERGENCY_MARK)
+        return self._above(self.mark(_FULL_MARK))
 
     @property
     def overrun(self) -> float:
         """The bytes that must move before the next rows: far above the budget, near the container's limit."""
-        return self._above(OVERRUN_MARK)
+        return self._above(OVERRUN_MARK * self.budget)
 
     def _above(self, mark: float) -> float:
-        sample, above = self.sample, self.used - mark * self.budget
+        sample, above = self.sample, self.used - mark
         if sample.container_bytes is not None and sample.container_limit is not None:
             above = max(above, sample.container_bytes - EMERGENCY_MARK * sample.container_limit)
         return max(above, 0.0)
