@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from keyedstate.backend import EntryBatch, IncrementalVisitor, StateMeta, TableChanges, TableSnapshot
+from keyedstate.backend import EntryBatch, StateMeta, TableChanges, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RewritingTable
 from keyedstate.tables import converted_entries
@@ -16,7 +16,7 @@ from keyedstate_spillable.columns.moves import AWAY, STORED, MovingColumns
 from keyedstate_spillable.columns.rows import ColumnRows
 from keyedstate_spillable.columns.snapshot import TieredColumnsChanges, TieredColumnsSnapshot
 from keyedstate_spillable.objects.table import TieredTable
-from keyedstate_spillable.objects.visitor import TieredVisitor
+from keyedstate_spillable.objects.visitor import WalkedTiers
 from keyedstate_spillable.store.database import SpillSpace
 
 K = TypeVar("K")
@@ -29,7 +29,7 @@ Tiered: TypeAlias = "TieredTable[Any, Any, Any] | TieredColumns[Any, Any, Any]"
 _STEP = 4096
 
 
-class TieredColumns(MovingColumns[K, N, V], RewritingTable):
+class TieredColumns(WalkedTiers[K, N, V], MovingColumns[K, N, V], RewritingTable):
     """A table of columns whose entries are in memory or on disk.
 
     Parameters
@@ -66,7 +66,6 @@ class TieredColumns(MovingColumns[K, N, V], RewritingTable):
         return self._count + self._away_count
 
     def peek(self, key_group: int, key: K, namespace: N) -> tuple[V | None] | None:
-        """Return the value of an entry, in a tuple, and leave the entry in its tier; None without one."""
         slots = super()._find((key_group,), (key,), namespace)
         if slots[0] >= 0 and self._live[slots[0]] != GONE:
             return (self._values_at(slots)[0],)
@@ -88,16 +87,6 @@ class TieredColumns(MovingColumns[K, N, V], RewritingTable):
             ]
         finally:
             snapshot.release()
-
-    def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
-        """Return a visitor that lists the addresses of a key group when it reaches that.
-
-        Raises
-        ------
-        ValueError
-            If `batch_size` is below 1.
-        """
-        return TieredVisitor(self, self._addresses_of, batch_size)
 
     # -- snapshots and changes ----------------------------------------------------------------------------
 

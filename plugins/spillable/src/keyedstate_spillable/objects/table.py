@@ -25,7 +25,6 @@ from keyedstate.backend import (
     AddressBatch,
     EntryBatch,
     ExpiryCleanup,
-    IncrementalVisitor,
     SpillableGroup,
     StateMeta,
     TableChanges,
@@ -40,7 +39,7 @@ from keyedstate_spillable.objects.disk import LeavingEntries, SpilledRows, batch
 from keyedstate_spillable.objects.eviction import Eviction
 from keyedstate_spillable.objects.expiry import ExpirySweep
 from keyedstate_spillable.objects.snapshot import MemoryChanges, TieredChanges, TieredSnapshot
-from keyedstate_spillable.objects.visitor import TieredVisitor
+from keyedstate_spillable.objects.visitor import WalkedTiers
 from keyedstate_spillable.store.database import SpillSpace
 
 K = TypeVar("K")
@@ -66,7 +65,9 @@ class _Tier:
         self.discard = partial(rows.discard, key_group)
 
 
-class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, ExpiryCleanup):
+class TieredTable(
+    WalkedTiers[K, N, V], CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, ExpiryCleanup
+):
     """A table whose entries are in memory or on disk.
 
     Parameters
@@ -322,22 +323,11 @@ class TieredTable(CopyOnWriteTable[K, N, V], CountingTable, RewritingTable, Expi
         return found
 
     def peek(self, key_group: int, key: K, namespace: N) -> tuple[V | None] | None:
-        """Return the value of an entry, in a tuple, and leave the entry in its tier; None without one."""
         state_map = self.maps[key_group - self.key_groups.start]
         if state_map.holds(key, namespace):
             return (state_map.get(key, namespace),)
         found = self.rows.find(key_group, key, namespace) if state_map.elsewhere else None
         return None if found is None else (found[0],)
-
-    def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
-        """Return a visitor that lists the addresses of a key group when it reaches that.
-
-        Raises
-        ------
-        ValueError
-            If `batch_size` is below 1.
-        """
-        return TieredVisitor(self, self._addresses_of, batch_size)
 
     # -- snapshots and changes ------------------------------------------------------------------------------
 

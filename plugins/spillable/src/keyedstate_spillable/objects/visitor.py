@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
-from keyedstate.backend import IncrementalVisitor, StateEntry
-from keyedstate.keygroups import KeyGroupRange
+from keyedstate.backend import IncrementalVisitor, StateEntry, StateTable
+
+K = TypeVar("K")
+N = TypeVar("N")
+V = TypeVar("V")
 
 
-class PeekingTable(Protocol):
+class WalkedTiers(StateTable[K, N, V]):
     """A table that shows an entry without loading it."""
 
-    @property
-    def key_groups(self) -> KeyGroupRange:
-        """The key groups that the table owns."""
-
-    def peek(self, key_group: int, key: Any, namespace: Any) -> tuple[Any] | None:
+    @abstractmethod
+    def peek(self, key_group: int, key: K, namespace: N) -> tuple[V | None] | None:
         """Return the value of an entry, in a tuple, and leave the entry in its tier; None without one."""
 
-    def put(self, key_group: int, key: Any, namespace: Any, value: Any) -> None:
-        """Write a value."""
+    @abstractmethod
+    def _addresses_of(self, key_group: int) -> list[tuple[K, N]]:
+        """Return the keys and namespaces of the entries of a key group."""
 
-    def remove(self, key_group: int, key: Any, namespace: Any) -> None:
-        """Remove the entry if there is one."""
+    def visitor(self, batch_size: int) -> IncrementalVisitor[K, N, V]:
+        """Return a visitor that lists the addresses of a key group when it reaches that.
+
+        Raises
+        ------
+        ValueError
+            If `batch_size` is below 1.
+        """
+        return _Visitor(self, self._addresses_of, batch_size)
 
 
-class TieredVisitor(IncrementalVisitor[Any, Any, Any]):
-    """Shows the entries of one key group after the other.
-
-    Parameters
-    ----------
-    table : PeekingTable
-    addresses_of : callable
-        Returns the keys and namespaces of a key group.
-    batch_size : int
-    """
+class _Visitor(IncrementalVisitor[Any, Any, Any]):
+    """Shows the entries of one key group after the other."""
 
     def __init__(
         self,
-        table: PeekingTable,
+        table: WalkedTiers[Any, Any, Any],
         addresses_of: Callable[[int], list[tuple[Any, Any]]],
         batch_size: int,
     ) -> None:
