@@ -65,3 +65,24 @@ def test_a_key_without_an_entry_asks_the_disk_where_entries_are_spilled(instance
     assert disk_accesses(table, lambda: table.get(0, 99, VOID)) == 0
     table.spill(0, 5)
     assert disk_accesses(table, lambda: table.get(0, 98, VOID)) == 1
+
+
+def test_entries_of_the_next_rows_are_read_at_once_while_rows_use_them(instance: Any) -> None:
+    table = filled(instance, "objects")
+    keys, groups = list(range(10)), [0] * 10
+
+    def use() -> None:
+        for key in keys:
+            table.get(0, key, VOID)
+
+    def ahead() -> None:
+        table.spill(0, 10)
+        table.read_ahead(groups, keys)
+
+    assert disk_accesses(table, ahead) == 0, "bulk operations read at once by themselves"
+    assert disk_accesses(table, use) == 10
+    assert disk_accesses(table, ahead) == 10
+    assert disk_accesses(table, use) == 0, "they are in memory"
+    assert disk_accesses(table, ahead) == 10
+    assert disk_accesses(table, ahead) == 0, "the rows before have used none of them"
+    assert disk_accesses(table, use) == 10, "so each is read when it is used"

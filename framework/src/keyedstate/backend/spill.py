@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from keyedstate.backend.table import AnyStateTable
 
@@ -58,6 +59,9 @@ class SpillManager(ABC):
         `cancel_snapshots` cancels full snapshots in the background, which frees what they have captured, and
         returns how many; deltas are unaffected.
         """
+
+    def read_ahead(self, keys: list[Any], key_groups: list[int]) -> None:  # noqa: B027 # a manager may do nothing
+        """Load what the next rows need, all at once; called before a chunk of rows with the keys of the rows."""
 
     def metrics(self) -> Mapping[str, int]:
         """Return what was decided and moved since the last call, as `SnapshotStrategy.metrics`."""

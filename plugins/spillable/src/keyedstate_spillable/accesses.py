@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keyedstate.backend import SpillableTable
 
@@ -41,3 +41,9 @@ class CountingTable(SpillableTable):
     @abstractmethod
     def accesses(self) -> Accesses:
         """The accesses to it."""
+
+    def read_ahead(self, key_groups: list[int], keys: list[Any]) -> None:  # noqa: B027 # columns are read at once
+        """Load those of the keys of the next rows that are on disk, where their rows will look up most of them.
+
+        For a table without namespaces.
+        """

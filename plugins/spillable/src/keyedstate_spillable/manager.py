@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from keyedstate.backend import (
     AnyStateTable,
@@ -12,6 +13,7 @@ from keyedstate.backend import (
     SpillManager,
 )
 from keyedstate.errors import KeyedStateError
+from keyedstate.types import VOID
 from keyedstate_spillable import monitor
 from keyedstate_spillable.accesses import Accesses, CountingTable
 from keyedstate_spillable.adaptive import AdaptivePolicy
@@ -109,6 +111,8 @@ class TieredSpillManager(SpillManager):
         self._all: Mapping[str, AnyStateTable] = {}
         self._tables: dict[str, CountingTable] = {}
         self._mutable: dict[str, bool] = {}
+        #: The tables without namespaces.
+        self._by_key: list[CountingTable] = []
         self._seen = 0
         self._checked_ms: int | None = None
         self._triggered_ms: int | None = None
@@ -146,6 +150,10 @@ class TieredSpillManager(SpillManager):
         if self._moves:
             self._move(overrun)
 
+    def read_ahead(self, keys: list[Any], key_groups: list[int]) -> None:
+        for table in self._by_key:
+            table.read_ahead(key_groups, keys)
+
     def metrics(self) -> Mapping[str, int]:
         """Return what moved, why, and what was accessed since the last call; the size of each state."""
         counts, self._counts = self._counts, Counter()
@@ -166,7 +174,7 @@ class TieredSpillManager(SpillManager):
 
     def close(self) -> None:
         self._moves.clear()
-        self._all, self._tables = {}, {}
+        self._all, self._tables, self._by_key = {}, {}, []
         self._memory.forget(self._owner)
 
     # -- deciding -------------------------------------------------------------------------------------------
@@ -178,6 +186,9 @@ class TieredSpillManager(SpillManager):
         self._all = dict(tables)
         self._tables = {name: table for name, table in tables.items() if isinstance(table, CountingTable)}
         self._mutable = {name: not tables[name].meta.value_serializer.immutable for name in self._tables}
+        self._by_key = [
+            table for name, table in self._tables.items() if tables[name].meta.namespace_serializer == VOID
+        ]
 
     def _check_resource(self, sample: MemorySample, cancel_snapshots: Callable[[], int]) -> float:
         """Decide by a sample where the intervals have passed, or at once in an emergency.

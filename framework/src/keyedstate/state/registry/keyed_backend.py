@@ -147,6 +147,8 @@ class KeyedStateBackend:
         only accessors may use the state: tables lack what these cache.
         """
         self.current.sequence = keys
+        if self._spill_manager is not None:
+            self._spill_manager.read_ahead(keys.keys, keys.key_groups)
         for accessor in self._states.cached:
             accessor._begin_write_behind()
 

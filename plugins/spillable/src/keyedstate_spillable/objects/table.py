@@ -33,6 +33,7 @@ from keyedstate.backend import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import RewritingTable
 from keyedstate.tables import converted_entries
+from keyedstate.types import VOID_NAMESPACE
 from keyedstate_heap_cow import CopyOnWriteTable, MapsSnapshot
 from keyedstate_spillable.accesses import Accesses, CountingTable
 from keyedstate_spillable.objects.disk import LeavingEntries, SpilledRows, batch_of
@@ -125,6 +126,9 @@ class TieredTable(
         self._fruitless = 0
         #: For each map that the walk has passed, the period of use that began then.
         self._passed: dict[int, int] = {}
+        #: Accesses before the last keys of `read_ahead`, the number of these keys, and whether any bulk operation
+        #: came since: that loads what it needs.
+        self._accesses_before, self._expected, self._in_bulk = 0, 0, False
         #: The walk of `drop_expired`.
         self._sweep = ExpirySweep(self.key_groups, self.maps, self.rows)
 
@@ -240,6 +244,7 @@ class TieredTable(
         self, key_groups: Iterable[int], keys: Iterable[K], namespace: N
     ) -> Iterator[tuple[Iterable[int], Iterable[K]]]:
         """Load those of several entries that are on disk, all at once, for one operation on all of them."""
+        self._in_bulk = True
         if not self._spilled:
             yield key_groups, keys
             return
@@ -267,6 +272,16 @@ class TieredTable(
         self.module.admit_many(
             self.maps, self.key_groups.start, key_groups, keys, namespace, values, stamps, taken_out
         )
+
+    def read_ahead(self, key_groups: list[int], keys: list[Any]) -> None:
+        if self.rows.unused:
+            return
+        accesses = sum(each.uses for each in self.maps)
+        likely = not self._in_bulk and accesses - self._accesses_before >= self._expected
+        if likely:
+            with self._in_memory(key_groups, keys, VOID_NAMESPACE):
+                pass
+        self._accesses_before, self._expected, self._in_bulk = accesses, len(keys), False
 
     def get_many(self, key_groups: Iterable[int], keys: Iterable[K], namespace: N) -> list[V | None]:
         with self._in_memory(key_groups, keys, namespace) as (groups, wanted):

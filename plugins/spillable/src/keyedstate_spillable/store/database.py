@@ -81,6 +81,11 @@ class SpillSpace(RowSpace):
         self._open_space = open_space
         self._space: RocksSpace | None = None
 
+    @property
+    def unused(self) -> bool:
+        """Whether there has never been a row."""
+        return self._space is None
+
     def get(self, key: bytes) -> bytes | None:
         return None if self._space is None else self._space.get(key)
 

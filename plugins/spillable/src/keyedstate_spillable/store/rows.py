@@ -35,6 +35,11 @@ class DiskRows:
         #: Rows to be removed.
         self._removed: dict[bytes, None] = {}
 
+    @property
+    def unused(self) -> bool:
+        """Whether there has never been a row."""
+        return self._space.unused
+
     def put(self, rows: Sequence[bytes], data: Sequence[bytes]) -> None:
         """Write rows at once and atomically."""
         self.flush()
