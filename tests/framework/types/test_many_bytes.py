@@ -30,6 +30,11 @@ COLUMNS: dict[str, tuple[types.TypeSerializer[Any], list[Any]]] = {
         types.map_of(types.INT64, types.INT32),
         [{}, {1: 2}, {-(2**63): -1, 2**63 - 1: 2**31 - 1}, {5: None, 6: 7}, {n: n for n in range(300)}],
     ),
+    "maps of numbers without null": (
+        types.map_of(types.INT64, types.INT32),
+        [{}, {1: 2}, {-(2**63): -1, 2**63 - 1: 2**31 - 1}, {n: n for n in range(300)}],
+    ),
+    "empty maps": (types.map_of(types.INT64, types.INT64), [{}, {}]),
     "maps of numbers and fractions": (
         types.map_of(types.FLOAT64, types.FLOAT64),
         [{0.5: -0.0}, {2.0: float("inf")}],

@@ -60,8 +60,9 @@ class SpillManager(ABC):
         returns how many; deltas are unaffected.
         """
 
-    def read_ahead(self, keys: list[Any], key_groups: list[int]) -> None:  # noqa: B027 # a manager may do nothing
-        """Load what the next rows need, all at once; called before a chunk of rows with the keys of the rows."""
+    def read_ahead(self, keys: list[Any], key_groups: list[int]) -> None:
+        """Load what rows of these keys need, all at once; called before a chunk of rows."""
+        return
 
     def metrics(self) -> Mapping[str, int]:
         """Return what was decided and moved since the last call, as `SnapshotStrategy.metrics`."""

@@ -21,8 +21,8 @@ from keyedstate_spillable.errors import InvalidPolicyError, UnknownPolicyError, 
 from keyedstate_spillable.options import POLICY, WEIGHT_REQUESTS, WEIGHT_SIZE
 
 POLICY_GROUP = "keyedstate_spillable.policies"
-#: Fraction of a container's limit above which memory is about to be exhausted: the rest is used before the next
-#: sample.
+#: Fraction of a container's limit above which memory is about to be exhausted: the rest is used before the
+#: next sample.
 EMERGENCY_MARK = 0.95
 #: Fraction of the memory for entries above which the budget is about to be exhausted.
 _FULL_MARK = 0.97

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import reprlib
+from array import array as machine_array
 from collections.abc import Collection, Sequence
-from itertools import chain, pairwise, repeat
+from itertools import accumulate, chain, pairwise, repeat
 from struct import Struct
 from struct import error as StructError
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
@@ -16,6 +19,7 @@ from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import has_none, offsets_of
 from keyedstate.types.contract.composite import (
     FEW,
+    NUMPY_CODES,
     ContainerSerializer,
     Conversion,
     are_plain_numbers,
@@ -33,6 +37,8 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 _COUNT = Struct(">i")
+#: The columns of the entries of many maps.
+_COLUMNS = ("key", "none", "value")
 
 
 @restorable
@@ -60,7 +66,11 @@ class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
         self.needs_canonical = key.needs_canonical or value.needs_canonical
         codes = key.fixed_code, value.fixed_code
         #: The bytes of an entry whose value is not None, where they are always as many.
-        self._entry = Struct(f">{codes[0]}?{codes[1]}") if all(codes) else None
+        self._entry: Struct | None = None
+        if codes[0] and codes[1]:
+            self._entry = Struct(f">{codes[0]}?{codes[1]}")
+            columns = zip(_COLUMNS, (codes[0], "b", codes[1]), strict=True)
+            self._entries = np.dtype([(name, ">" + NUMPY_CODES[code]) for name, code in columns])
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -106,7 +116,34 @@ class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
         return super().to_bytes(value)
 
     def to_bytes_many(self, values: Sequence[dict[K, V | None]]) -> list[bytes]:
-        return super().to_bytes_many(values) if self._entry is None else list(map(self.to_bytes, values))
+        if self._entry is None:
+            return super().to_bytes_many(values)
+        if {dict}.issuperset(map(type, values)):
+            entries = self._entries_of(
+                list(chain.from_iterable(values)), list(chain.from_iterable(map(dict.values, values)))
+            )
+            if entries is not None:
+                data, sizes = entries.tobytes(), list(map(len, values))
+                ends = accumulate((size * entries.itemsize for size in sizes), initial=0)
+                return [
+                    _COUNT.pack(size) + data[start:end]
+                    for size, (start, end) in zip(sizes, pairwise(ends), strict=True)
+                ]
+        return list(map(self.to_bytes, values))
+
+    def _entries_of(self, keys: list[K], items: list[V | None]) -> npt.NDArray[Any] | None:
+        """Return the entries of all maps, or None where some are no numbers that fit."""
+        made = np.zeros(len(keys), self._entries)
+        for name, inner, column in zip(_COLUMNS[::2], self.inners, (keys, items), strict=True):
+            code: Any = inner.fixed_code
+            if not are_plain_numbers(code, column):
+                return None
+            try:
+                # A machine array refuses numbers that do not fit.
+                made[name] = machine_array(code, column)
+            except OverflowError:
+                return None
+        return made
 
     def from_bytes(self, data: bytes | bytearray | memoryview) -> dict[K, V | None]:
         if self._entry is not None and (len(data) - _COUNT.size) % self._entry.size == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -117,6 +117,10 @@ class CompositeSerializer(ColumnarSerializer[T], Generic[T]):
     def convert(self, conversions: Sequence[Conversion], value: Any) -> T:
         """Return a value of the converted parts of `value`."""
         raise NotImplementedError(f"{type(self).__name__}.convert, which values of {self!r} need")
+
+
+#: What NumPy calls the numbers of `TypeSerializer.fixed_code`.
+NUMPY_CODES: Final = {"b": "i1", "h": "i2", "i": "i4", "q": "i8", "d": "f8"}
 
 
 def are_plain_numbers(code: str | None, values: Collection[Any]) -> bool:

@@ -22,15 +22,13 @@ import numpy as np
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.composite import compose, restore_inner
+from keyedstate.types.contract.composite import NUMPY_CODES, compose, restore_inner
 from keyedstate.types.contract.record_code import all_of, value_checker
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
 from keyedstate.types.records.structs import Default, StructSerializer, none_default
 
 _KIND_BITS = 2
-#: What NumPy calls the numbers of `TypeSerializer.fixed_code`.
-_NUMPY_CODES = {"b": "i1", "h": "i2", "i": "i4", "q": "i8", "d": "f8"}
 _CLASSES = {"b": int, "h": int, "i": int, "q": int, "d": float}
 
 
@@ -84,7 +82,7 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
         self._packed: struct.Struct | None = None
         if all(codes):
             self._packed = struct.Struct(f">{self._mask_bytes}s{''.join(codes)}")  # type: ignore[arg-type]
-            columns = [(f"f{place}", ">" + _NUMPY_CODES[code]) for place, code in enumerate(codes)]  # type: ignore[index]
+            columns = [(f"f{place}", ">" + NUMPY_CODES[code]) for place, code in enumerate(codes)]  # type: ignore[index]
             self._record = np.dtype([("mask", np.uint8, (self._mask_bytes,)), *columns])
 
     def parts(self) -> tuple[object, ...]:

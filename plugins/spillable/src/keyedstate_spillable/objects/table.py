@@ -126,8 +126,8 @@ class TieredTable(
         self._fruitless = 0
         #: For each map that the walk has passed, the period of use that began then.
         self._passed: dict[int, int] = {}
-        #: Accesses before the last keys of `read_ahead`, the number of these keys, and whether any bulk operation
-        #: came since: that loads what it needs.
+        #: Accesses before the last keys of `read_ahead`, the number of these keys, and whether a bulk
+        #: operation came since: that loads what it needs.
         self._accesses_before, self._expected, self._in_bulk = 0, 0, False
         #: The walk of `drop_expired`.
         self._sweep = ExpirySweep(self.key_groups, self.maps, self.rows)
