@@ -24,8 +24,6 @@ POLICY_GROUP = "keyedstate_spillable.policies"
 #: Fraction of a container's limit above which memory is about to be exhausted: the rest is used before the
 #: next sample.
 EMERGENCY_MARK = 0.95
-#: Fraction of the memory for entries above which the budget is about to be exhausted.
-_FULL_MARK = 0.97
 #: Fraction of the budget up to which an emergency moves entries in slices, so that no row waits long.  The
 #: limit of a container leaves no such room: the system ends a process that exceeds it.
 OVERRUN_MARK = 1.05
@@ -150,8 +148,8 @@ class Signals:
 
     @property
     def excess(self) -> float:
-        """The bytes above the budget or the container's limit, less a reserve; 0 where both are kept."""
-        return self._above(self.mark(_FULL_MARK))
+        """The bytes above the budget, or near the container's limit; 0 where both are kept."""
+        return self._above(self.budget)
 
     @property
     def overrun(self) -> float:
