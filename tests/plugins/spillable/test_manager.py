@@ -155,9 +155,9 @@ def test_what_is_far_above_the_budget_moves_at_once():
     table = world.table("counts", {0: 2048}, entry_bytes=MIB // 4)
     with world.running(AdaptivePolicy(options())) as step:
         step(100)
-        table.add(0, 2000)  # 1.09 of the budget, with what else there is
+        table.add(0, 2200)  # 1.13 of the budget, with what else there is
         step(100)
-    assert 950 < table.memory[0] // 4 <= 976
+    assert 1_000 < table.memory[0] // 4 <= 1_026
 
 
 def test_what_is_near_the_limit_of_the_container_moves_at_once():

@@ -26,7 +26,7 @@ POLICY_GROUP = "keyedstate_spillable.policies"
 EMERGENCY_MARK = 0.95
 #: Fraction of the budget up to which an emergency moves entries in slices, so that no row waits long.  The
 #: limit of a container leaves no such room: the system ends a process that exceeds it.
-OVERRUN_MARK = 1.05
+OVERRUN_MARK = 1.1
 
 
 class Action(enum.Enum):
@@ -181,7 +181,7 @@ class Decision:
         Why, in a word or two for metrics, such as ``high-mark``.
     urgent : bool
         Whether chunks of rows wait longer for it: each up to 20 ms, and as long as what is used exceeds the
-        budget by 5 % or is near the container's limit.
+        budget by a tenth or is near the container's limit.
     cancel_snapshots : bool
         Whether full snapshots in the background are cancelled first, where the option allows it.
     """

@@ -131,7 +131,7 @@ class MapSerializer(ContainerSerializer["dict[K, V | None]"], Generic[K, V]):
                 ]
         return list(map(self.to_bytes, values))
 
-    def _entries_of(self, keys: list[K], items: list[V | None]) -> npt.NDArray[Any] | None:
+    def _entries_of(self, keys: list[Any], items: list[Any]) -> npt.NDArray[Any] | None:
         """Return the entries of all maps, or None where some are no numbers that fit."""
         made = np.zeros(len(keys), self._entries)
         for name, inner, column in zip(_COLUMNS[::2], self.inners, (keys, items), strict=True):

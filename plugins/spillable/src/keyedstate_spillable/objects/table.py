@@ -279,7 +279,8 @@ class TieredTable(
         accesses = sum(each.uses for each in self.maps)
         likely = not self._in_bulk and accesses - self._accesses_before >= self._expected
         if likely:
-            with self._in_memory(key_groups, keys, VOID_NAMESPACE):
+            none: Any = VOID_NAMESPACE
+            with self._in_memory(key_groups, keys, none):
                 pass
         self._accesses_before, self._expected, self._in_bulk = accesses, len(keys), False
 
