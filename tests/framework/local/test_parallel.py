@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -36,6 +37,8 @@ from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.partition import Partition
 from keyedstate.errors import RowsInFlightError, SubtaskFailedError, UserFunctionError
 from keyedstate.local import ResultStream, connect, keyed
+from keyedstate.local.parallel import job
+from keyedstate.local.parallel.fork_server import ForkServer
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.savepoints import Savepoint
 from keyedstate.state import ValueState
@@ -278,6 +281,39 @@ def test_a_task_that_is_killed_again_before_the_next_checkpoint_ends_the_run(tmp
         _killed_rows(config, tmp_path, 2).to_table()
     found = plain(_killed_rows(config, tmp_path, 2))
     assert found == sorted((f"u{number % 7}", number // 7 + 1) for number in range(500))
+
+
+class KilledServer(ForkServer):
+    """A fork server that is killed once, when it has started so many tasks."""
+
+    def __init__(self, folder: Path, after: int) -> None:
+        super().__init__()
+        self._mark = folder / "killed"
+        self._left = after
+
+    def start(self, descriptors):
+        if not self._left and not self._mark.exists():
+            self._mark.touch()
+            self._process.kill()
+            self._process.wait()
+        self._left -= 1
+        return super().start(descriptors)
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_run_whose_fork_server_is_killed_while_tasks_start_begins_again(
+    tmp_path, config, caplog, monkeypatch, after
+):
+    monkeypatch.setattr(job, "ForkServer", partial(KilledServer, tmp_path, after))
+    found = plain(_killed_rows(config, tmp_path, 0))
+    assert f"subtask {after} of 'killed' failed: the process that starts subtasks has ended." in caplog.text
+    assert found == sorted((f"u{number % 7}", number // 7 + 1) for number in range(500))
+
+
+def test_a_killed_fork_server_ends_a_run_without_state(tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "ForkServer", partial(KilledServer, tmp_path, 0))
+    with pytest.raises(SubtaskFailedError, match="the process that starts subtasks has ended"):
+        keyed(events("a"), "user", config=TWO).process(Count(), COUNTS).to_table()
 
 
 class Later(KeyedProcessFunction):

@@ -55,14 +55,20 @@ class ForkServer:
         self._is_lost = False
 
     def start(self, descriptors: Sequence[int]) -> int:
-        """Start a subtask with file descriptors, its control connection's first; return its process id."""
-        self._socket.sendall(_REQUEST.pack(len(descriptors)))
-        for begin in range(0, len(descriptors), _AT_ONCE):
-            socket.send_fds(self._socket, [b"\0"], descriptors[begin : begin + _AT_ONCE])
+        """Start a subtask with file descriptors, its control connection's first; return its process id.
+
+        Raises ChildProcessError where the server has ended.
+        """
         before = set(self._running)
+        try:
+            self._socket.sendall(_REQUEST.pack(len(descriptors)))
+            for begin in range(0, len(descriptors), _AT_ONCE):
+                socket.send_fds(self._socket, [b"\0"], descriptors[begin : begin + _AT_ONCE])
+        except ConnectionError:
+            self._is_lost = True
         while not self._running - before:
             if not self._take_report(None):
-                raise ChildProcessError("the process that starts the subtasks has ended")
+                raise ChildProcessError("the process that starts subtasks has ended")
         (pid,) = self._running - before
         return pid
 
@@ -93,6 +99,8 @@ class ForkServer:
             report = self._socket.recv(_REPORT.size, socket.MSG_WAITALL)
         except TimeoutError:
             return False
+        except ConnectionError:
+            report = b""
         finally:
             self._socket.settimeout(None)
         if len(report) < _REPORT.size:

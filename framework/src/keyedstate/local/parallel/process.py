@@ -19,13 +19,20 @@ _Message = TypeVar("_Message")
 
 
 class SubtaskProcess:
-    """A process that runs a subtask of an operator, and the connections to it."""
+    """A process that runs a subtask of an operator, and the connections to it.
+
+    Raises `SubtaskFailedError` where the fork server has ended, so that no process can be started.
+    """
 
     def __init__(self, server: ForkServer, operator: str, number: int, channels: int) -> None:
         pairs = [socket.socketpair() for _ in range(channels + 1)]
         theirs = [end for _, end in pairs]
         try:
             self._pid = server.start([end.fileno() for end in theirs])
+        except ChildProcessError as error:
+            for end, _ in pairs:
+                end.close()
+            raise SubtaskFailedError(operator, number, str(error)) from error
         finally:
             for end in theirs:
                 end.close()
