@@ -39,10 +39,13 @@ ifneq ($(wildcard $(BIN)/python) $(shell cat $(ENVIRONMENT) 2>/dev/null),$(BIN)/
 .PHONY: $(ENVIRONMENT)
 endif
 
-# The editable installation compiles the copy-on-write map beside its source, where a C compiler is.
+# The editable installation compiles extensions beside their sources, where a C compiler is.
 $(COMPILED): $(ENVIRONMENT) $(addprefix plugins/heap-cow/,pyproject.toml setup.py) \
-             $(wildcard $(addprefix plugins/heap-cow/src/keyedstate_heap_cow/,state_map/*.py *.pyx))
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable plugins/heap-cow
+             $(wildcard $(addprefix plugins/heap-cow/src/keyedstate_heap_cow/,state_map/*.py *.pyx)) \
+             framework/setup.py $(wildcard framework/src/keyedstate/row_path/*.pyx)
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable framework --editable plugins/heap-cow
+	@$(BIN)/python -c 'from keyedstate.row_path import compiled; \
+	    print("keyedstate: the per-record path is", "compiled" if compiled else "plain Python")'
 	@$(BIN)/python -c 'from keyedstate_heap_cow.compiled_form import build, build_problem; \
 	    print("keyedstate: heap-cow is", build(), build_problem())'
 	touch $@
@@ -177,4 +180,4 @@ clean: ## remove .venv, .tox and everything built
 	rm -rf .venv .tox build demo-work .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.* reports
 	find framework plugins contrib tests scripts -name __pycache__ -prune -exec rm -rf {} +
 	find framework plugins contrib \( -name build -o -name '*.egg-info' \) -prune -exec rm -rf {} +
-	find plugins \( -name '*.so' -o -name not_compiled.json \) -delete
+	find framework plugins \( -name '*.so' -o -name not_compiled.json \) -delete

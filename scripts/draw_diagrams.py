@@ -47,6 +47,7 @@ PURPOSES = {
     "ordered": "a backend from a byte store",
     "plugins": "discovery and choice",
     "ranking": "the first rows in an order",
+    "row_path": "steps of a row, compiled or plain",
     "runtime": "functions and their runners",
     "savepoints": "savepoints of queries",
     "sinks": "results into databases",

@@ -31,5 +31,5 @@ distributions=(--editable "framework[connect,demo,spark,test]")
 for folder in plugins/*/ contrib/sqlite/; do
     if [ -f "$folder/pyproject.toml" ]; then distributions+=(--editable "$folder"); fi
 done
-# Another distribution needs heap-cow, so it is installed with them; the Makefile compiles it when its source changes.
-KEYEDSTATE_HEAP_COW_PURE=1 install --no-build-isolation "${distributions[@]}"
+# Nothing is compiled here: the Makefile does that when a source changes.
+KEYEDSTATE_PURE=1 KEYEDSTATE_HEAP_COW_PURE=1 install --no-build-isolation "${distributions[@]}"

@@ -9,6 +9,10 @@ engine at a time; ratios are taken within a round, and their median is reported.
 memory before its time begins: for keyedstate and the function alone an Arrow table, for the others Python
 objects.  The time of a run with subtasks begins when their processes are up, as that of the others does.
 
+The processor time is that of all processes of an engine, without that of a run of one row, which starts and
+ends processes.  On a machine with other work the ratios of processor time count: a run with two subtasks
+takes half of its processor time where two cores are free.
+
 With ``--peers PYTHON``, an interpreter that has Bytewax and Quix Streams, these run in the same rounds.
 """
 
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -163,24 +168,29 @@ def main() -> None:
     peers = peers_of(options.peers) if options.peers else []
     with tempfile.TemporaryDirectory() as folder:
 
-        def kept() -> float:
+        def kept(table: pa.Table) -> float:
             # Another operator each time: the state of the last one would be continued.
             uid = f"totals-{time.monotonic_ns()}"
             return run_local(table, uid, {"checkpoint.dir": os.path.join(folder, "state"), "parallelism": 2})
 
-        engines: dict[str, Callable[[], float]] = {
-            LOOP: lambda: run_loop(dicts),
-            ALONE: lambda: run_alone(table),
-            OURS: lambda: run_local(table, None, {}),
+        engines: dict[str, Callable[[pa.Table], float]] = {
+            LOOP: lambda rows: run_loop(dicts[: rows.num_rows]),
+            ALONE: run_alone,
+            OURS: lambda rows: run_local(rows, None, {}),
             KEPT: kept,
         }
         seconds: dict[str, list[float]] = {name: [] for name in [*engines, *(peer.name for peer in peers)]}
+        processor: dict[str, list[float]] = {name: [] for name in engines}
         for peer in peers:
             peer.start()
         # The first round warms up.
         for number in range(options.rounds + 1):
             for name, run in engines.items():
-                seconds[name].append(run())
+                began = processor_seconds()
+                run(table.slice(0, 1))
+                between = processor_seconds()
+                seconds[name].append(run(table))
+                processor[name].append(processor_seconds() - between - (between - began))
             for peer in peers:
                 seconds[peer.name] += peer.run([number], rows, keys)
         for peer in peers:
@@ -188,6 +198,13 @@ def main() -> None:
     cold = statistics.median(first_result() for _ in range(options.rounds))
     sys.stdout.write(f"{'a new process to its first result':<36}{cold:>12.2f} s\n")
     report({name: of_rounds[1:] for name, of_rounds in seconds.items()}, rows)
+    report_processor({name: of_rounds[1:] for name, of_rounds in processor.items()}, rows)
+
+
+def processor_seconds() -> float:
+    """Return the processor time of this process and of those that it has waited for."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 #: A program that ends with its first result.
@@ -219,6 +236,15 @@ def report(seconds: dict[str, list[float]], rows: int) -> None:
         speed = rows / statistics.median(of_rounds)
         ratios = ", ".join(f"{ours} {_ratio(of_rounds, seconds[ours]):.2f} x" for ours in (OURS, KEPT))
         sys.stdout.write(f"{name:<36}{speed:>12,.0f} rows/s   {ratios}\n")
+
+
+def report_processor(processor: dict[str, list[float]], rows: int) -> None:
+    """Print the processor time of a row in each engine, and the speed of ours by it, on as many cores."""
+    for name, of_rounds in processor.items():
+        each = statistics.median(of_rounds) / rows * 1e6
+        cores = 2 if name == KEPT else 1
+        to_loop = cores * _ratio(processor[LOOP], of_rounds)
+        sys.stdout.write(f"{name:<36}{each:>12.2f} us of processor time a row   {to_loop:.2f} x the loop\n")
 
 
 def _ratio(theirs: list[float], ours: list[float]) -> float:

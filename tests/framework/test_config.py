@@ -112,6 +112,7 @@ def test_what_is_not_ours_is_left_alone(toml):
             "PATH": "/bin",
             "KEYEDSTATE_TEST_BACKEND": "heap-cow",
             "KEYEDSTATE_HEAP_COW_PURE": "1",
+            "KEYEDSTATE_PURE": "1",
             "KEYEDSTATE_REQUIRE_COMPILED": "1",
         },
         toml=toml("[other]\nbackend = 'x'\n[keyedstate]\n"),

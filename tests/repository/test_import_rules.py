@@ -32,7 +32,7 @@ PLUGIN_SOURCES = sorted(
 
 #: The rooms of the framework, from the ground up: a room may import those of earlier lines.
 ORDER = (
-    ("entry_points", "errors", "version"),
+    ("entry_points", "errors", "row_path", "version"),
     ("durations", "keygroups"),
     ("config", "memory", "metrics", "murmur3"),
     ("options", "types", "working_folder"),

@@ -262,6 +262,24 @@ def test_heap_cow_from_its_sdist_is_compiled(wheels: dict[str, Path], tmp_path: 
     assert ", compiled" in check["detail"]
 
 
+def test_the_framework_from_its_sdist_is_compiled(wheels: dict[str, Path], tmp_path: Path) -> None:
+    if not has_compiler():
+        pytest.skip("there is no C compiler")
+    check = Environment(tmp_path / "fresh", [wheels["framework"]]).doctor()["keyedstate"]
+    assert check["detail"].endswith("the per-record path is compiled")
+
+
+@pytest.mark.parametrize("changed", [{"KEYEDSTATE_PURE": "1"}, {"CC": "no-such-compiler"}], ids=str)
+def test_the_framework_is_installed_as_plain_python_without_a_compiler(
+    archives: dict[str, Path], tmp_path: Path, changed: dict[str, str]
+) -> None:
+    wheel = wheel_of(archives["framework"], tmp_path, **changed)
+    assert wheel.name.endswith("-py3-none-any.whl") is ("KEYEDSTATE_PURE" in changed)
+    check = Environment(tmp_path / "fresh", [wheel]).doctor()["keyedstate"]
+    assert check["detail"].endswith("the per-record path is plain Python")
+    assert "pip install --force-reinstall" in check["way_out"]
+
+
 def test_doctor_warns_of_a_wheel_that_was_not_compiled(
     archives: dict[str, Path], wheels: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -35,7 +35,12 @@ T_co = TypeVar("T_co", covariant=True)
 SPARK_PREFIX = "spark.keyedstate."
 ENVIRONMENT_PREFIX = "KEYEDSTATE_"
 #: Environment variables with the prefix that are switches of builds and tests.
-_NOT_OPTIONS = ("KEYEDSTATE_HEAP_COW_PURE", "KEYEDSTATE_REQUIRE_COMPILED", "KEYEDSTATE_TEST_")
+_NOT_OPTIONS = (
+    "KEYEDSTATE_HEAP_COW_PURE",
+    "KEYEDSTATE_PURE",
+    "KEYEDSTATE_REQUIRE_COMPILED",
+    "KEYEDSTATE_TEST_",
+)
 
 
 @dataclass(frozen=True)

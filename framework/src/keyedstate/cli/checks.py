@@ -22,6 +22,8 @@ from keyedstate.config import SPARK_PREFIX
 from keyedstate.errors import KeyedStateError, UnknownBackendError
 from keyedstate.options import BACKEND, CHECKPOINT_DIR, Configuration
 from keyedstate.plugins import PluginRegistry
+from keyedstate.row_path import compiled
+from keyedstate.version import __version__
 
 Version = tuple[int, ...]
 
@@ -67,6 +69,18 @@ def check_python() -> Check:
         way_out = f"Prefer a Python up to {newest}: later ones were not tried."
         return Check("python", Status.WARNING, found, way_out)
     return Check("python", Status.OK, found)
+
+
+def check_keyedstate() -> Check:
+    """Check in which form the per-record path runs."""
+    if compiled is not None:
+        return Check("keyedstate", Status.OK, f"{__version__}, the per-record path is compiled")
+    way_out = (
+        "Functions that take rows one by one run faster where it is compiled: where a C compiler and the "
+        "headers of Python are installed, run `pip install --force-reinstall --no-deps --no-cache-dir "
+        "keyedstate`."
+    )
+    return Check("keyedstate", Status.OK, f"{__version__}, the per-record path is plain Python", way_out)
 
 
 def check_java(pyspark: str | None) -> Check:

@@ -16,6 +16,7 @@ from keyedstate.cli.checks import (
     Status,
     check_backends,
     check_java,
+    check_keyedstate,
     check_libraries,
     check_other_plugins,
     check_python,
@@ -43,6 +44,7 @@ def doctor(config: ConfigFile = None, options: Options = False, format: OutputFo
     """
     configuration, settings, registry = _read(config)
     checks = [
+        check_keyedstate(),
         check_python(),
         check_worker_python(_needed_by_workers(registry, settings)),
         check_java(installed_version("pyspark")),

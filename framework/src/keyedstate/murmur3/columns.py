@@ -18,6 +18,7 @@ from keyedstate.murmur3.types import (
     is_text,
     spark_time_type,
 )
+from keyedstate.row_path import fold_bytes
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 """Row numbers, or byte positions and lengths."""
@@ -115,6 +116,9 @@ class _BytesColumn(_VariableColumn):
         self.words: Words = np.ndarray(shape=(max(len(data) - 3, 0),), dtype="<u4", buffer=data, strides=(1,))
 
     def _fold_valid(self, hashes: Words, rows: Rows) -> None:
+        if fold_bytes is not None:
+            fold_bytes(hashes, self.data, self.starts, self.lengths, rows)
+            return
         order, starts, lengths = self._longest_first(rows)
         folded = hashes[order]
         full_words = lengths >> 2

@@ -9,7 +9,6 @@ more.
 from __future__ import annotations
 
 import datetime as dt
-import struct
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
@@ -29,10 +28,9 @@ from keyedstate.errors import (
     did_you_mean,
     shortened,
 )
+from keyedstate.row_path import are_of, columns_of, packed_longs, packed_text
 
 _NONE = type(None)
-_INTEGERS = frozenset((int,))
-_PLAIN = frozenset((tuple, list))
 #: What pyarrow raises for a value of the right Python type that the Arrow type cannot hold.
 _CONVERSION_ERRORS = (pa.ArrowException, OverflowError, TypeError, ValueError)
 
@@ -112,10 +110,11 @@ class OutputSchema:
         return OutputBatchError(None, reason, self._names, self._side)
 
     def _transposed(self, rows: Sequence[Any], key_of: Callable[[int], object]) -> Sequence[Sequence[Any]]:
-        if not _PLAIN.issuperset(map(type, rows)) or not {len(self._names)}.issuperset(map(len, rows)):
+        columns = columns_of(rows if type(rows) is list else list(rows), len(self._names))
+        if columns is None:
             rows = [self._row(row, index, key_of) for index, row in enumerate(rows)]
-        # zip(*rows) would make an iterator for each row, which triggers the garbage collector.
-        return [list(map(getter, rows)) for getter in self._getters]
+            columns = [list(map(getter, rows)) for getter in self._getters]
+        return columns
 
     def _row(self, row: Any, index: int, key_of: Callable[[int], object]) -> Sequence[Any]:
         names = self._names
@@ -191,7 +190,7 @@ class _Column(ABC):
 
     def checked(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the values in a form that pyarrow converts without loss, or raise `_Refused`."""
-        if not self.accepted.issuperset(map(type, values)):
+        if not are_of(values, self.accepted):
             values = [value if type(value) in self.accepted else self.adopt(value) for value in values]
         return self.looked_into(values)
 
@@ -233,14 +232,21 @@ class _LongInteger(_Scalar):
     """A column of 64-bit integers, the most frequent type."""
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
-        if not _INTEGERS.issuperset(map(type, values)):
-            return super().to_arrow(values)
-        try:
-            # A quarter of the time of pa.array.
-            numbers = struct.pack(f"{len(values)}q", *values)
-        except struct.error:
+        numbers = packed_longs(values)
+        if numbers is None:
             return super().to_arrow(values)  # says why
         return pa.Array.from_buffers(self.arrow_type, len(values), [None, pa.py_buffer(numbers)])
+
+
+class _Text(_Scalar):
+    """A column of strings with 32-bit offsets."""
+
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
+        packed = packed_text(values)
+        if packed is None:
+            return super().to_arrow(values)
+        buffers = [None, *map(pa.py_buffer, packed)]
+        return pa.Array.from_buffers(self.arrow_type, len(values), buffers)
 
 
 class _Timestamp(_Scalar):
@@ -359,6 +365,8 @@ def _column_of(arrow_type: pa.DataType, nullable: bool, path: str) -> _Column:
             kind = _Scalar
             if _is.is_int64(arrow_type):
                 kind = _LongInteger
+            elif _is.is_string(arrow_type):
+                kind = _Text
             elif _is.is_timestamp(arrow_type):
                 kind = _Timestamp
             return kind(own, not_from, arrow_type, nullable, path)

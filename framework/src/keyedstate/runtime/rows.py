@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError
+from keyedstate.row_path import tuples_of
 from keyedstate.types import infer, row_type
 
 
@@ -19,8 +19,7 @@ def iterate_rows(names: Sequence[str], columns: Sequence[pa.Array]) -> Iterator[
 
 def rows_of(names: Sequence[str], columns: Sequence[list[Any]]) -> Iterator[tuple[Any, ...]]:
     """Iterate over the rows with these values by column."""
-    # As `_make` of a named tuple, which is a Python function and half as fast.
-    return map(tuple.__new__, repeat(row_type(tuple(names))), zip(*columns, strict=True))
+    return tuples_of(row_type(tuple(names)), columns)
 
 
 def row_values(column: pa.Array) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar, cast, overload
 
 from keyedstate.backend import AnyStateTable, ColumnTable, StateKind
+from keyedstate.row_path import with_cached_access
 from keyedstate.state.context import KeyContext
 from keyedstate.state.kinds.accessor import StateAccessor, StateDescriptor, chunks
 from keyedstate.state.kinds.checks import check_initial, check_type, check_value
@@ -17,6 +18,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 
+@with_cached_access(KeyContext)
 class ValueStateAccessor(StateAccessor, Generic[T]):
     """One value per key and namespace; `T` includes None where the state has no default."""
 

@@ -121,6 +121,9 @@ class NullableSerializer(CompositeSerializer["T | None"], Generic[T]):
     def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
         return f"({first} is None or {self.inner_serializer.condition(value, value, given)})"
 
+    def check_parts(self) -> tuple[Any, ...]:
+        return "nullable", self.inner_serializer.check_parts()
+
     def are_values(self, values: Collection[object]) -> bool:
         return self.inner_serializer.are_values([value for value in values if value is not None])
 

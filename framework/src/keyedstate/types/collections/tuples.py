@@ -121,6 +121,9 @@ class TupleSerializer(FieldsSerializer[tuple[Any, ...]], ContainerSerializer[tup
         conditions = [f"{first}.__class__ is tuple", f"len({value}) == {len(fields)}"]
         return all_of(conditions, fields, given)
 
+    def check_parts(self) -> tuple[Any, ...]:
+        return ("tuple", tuple, *(field.check_parts() for field in self.field_serializers))
+
     def check(self, value: object) -> None:
         if not self._fits(value):
             raise self.mismatch(value)

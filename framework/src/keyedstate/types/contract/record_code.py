@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from keyedstate.row_path import checker
+
 if TYPE_CHECKING:
     from keyedstate.types.contract.serializer import TypeSerializer
 
@@ -52,6 +54,9 @@ def record_checker(
 
 def value_checker(serializer: TypeSerializer[Any]) -> Callable[[Any], bool]:
     """Return a function that does the same as the `is_value` of a serializer."""
+    if checker is not None:
+        parts = serializer.check_parts()
+        return serializer.is_value if parts[0] == "call" else checker(parts)
     given: dict[str, Any] = {}
     condition = serializer.condition("value", "value", given)
     if condition == "is_value0(value)":

@@ -220,6 +220,15 @@ class TypeSerializer(ABC, Generic[T]):
         given[name] = self.is_value
         return f"{name}({first})"
 
+    def check_parts(self) -> tuple[Any, ...]:
+        """Return what `is_value` does, for the compiled check: a kind, and what the kind needs.
+
+        These are ``"call"`` with a function, ``"class"`` with the exact class, ``"integer"`` with the least
+        and the largest, ``"text"``, ``"nullable"`` with the parts of another type, and ``"tuple"`` with a
+        class of tuples and the parts of each field. A class that overrides `is_value` alone gets the first.
+        """
+        return "call", self.is_value
+
     def are_values(self, values: Collection[object]) -> bool:
         """Return whether `is_value` is true of all values.
 

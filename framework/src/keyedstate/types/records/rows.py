@@ -113,6 +113,9 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
         fields = [(f"{value}[{index}]", field) for index, field in enumerate(self.field_serializers)]
         return all_of([f"{first}.__class__ is {cls}", f"len({value}) == {len(fields)}"], fields, given)
 
+    def check_parts(self) -> tuple[Any, ...]:
+        return ("tuple", self.python_type, *(field.check_parts() for field in self.field_serializers))
+
     def default_of(self, name: str) -> Default | None:
         return none_default if self.may_be_null[self.names.index(name)] else None
 

@@ -83,6 +83,9 @@ class IntegerSerializer(SingletonSerializer[int]):
     def condition(self, first: str, value: str, given: dict[str, Any]) -> str:
         return f"({first}.__class__ is int and {self._low} <= {value} <= {self._high})"
 
+    def check_parts(self) -> tuple[Any, ...]:
+        return "integer", self._low, self._high
+
     def are_values(self, values: Collection[Any]) -> bool:
         if not {int}.issuperset(map(type, values)):
             return False

@@ -94,6 +94,9 @@ class ClassSerializer(SingletonSerializer[T], Generic[T]):
         given[name] = self.python_type
         return f"({first}.__class__ is {name})"
 
+    def check_parts(self) -> tuple[Any, ...]:
+        return "class", self.python_type
+
     def are_values(self, values: Collection[object]) -> bool:
         return {self.python_type}.issuperset(map(type, values))
 

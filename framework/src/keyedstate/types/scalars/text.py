@@ -177,6 +177,9 @@ class StringSerializer(_TextSerializer[str]):
         look_closer = super().condition(value, value, given)
         return f"({first}.__class__ is str and ({value}.isascii() or {look_closer}))"
 
+    def check_parts(self) -> tuple[Any, ...]:
+        return ("text",)
+
     def are_values(self, values: Collection[Any]) -> bool:
         return {str}.issuperset(map(type, values)) and (
             all(map(str.isascii, values)) or all(map(self.is_value, values))

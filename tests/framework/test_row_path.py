@@ -1,0 +1,198 @@
+"""The compiled steps of the per-record path give what the plain ones give."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import namedtuple
+from types import ModuleType
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keyedstate import row_path, types
+from keyedstate.errors import ValueTypeError
+from keyedstate.row_path import plain
+
+INTEGERS = st.integers(-(2**63) - 1, 2**63)
+SCALARS = st.none() | st.booleans() | INTEGERS | st.text(st.characters(), max_size=3) | st.floats()
+Pair = namedtuple("Pair", "a b")
+ROW = types.row_of({"a": types.INT32, "b": types.nullable(types.STRING)})
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.tuples(inner)
+        | st.tuples(inner, inner)
+        | st.lists(inner, max_size=2)
+        | st.builds(Pair, inner, inner)
+        | st.builds(ROW.python_type, inner, inner)
+    ),
+    max_leaves=4,
+)
+TYPES = [
+    types.INT8,
+    types.INT64,
+    types.BOOLEAN,
+    types.STRING,
+    types.FLOAT64,
+    types.FLOAT32,
+    types.nullable(types.STRING),
+    types.nullable(types.list_of(types.INT64)),
+    types.tuple_of(types.INT64, types.INT64),
+    types.tuple_of(types.nullable(types.tuple_of(types.INT64)), types.FLOAT32),
+    ROW,
+    types.tuple_of(ROW),
+]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> ModuleType:
+    if row_path.compiled is None:
+        message = "the per-record path is not compiled: install framework/ where a C compiler is"
+        if os.environ.get("KEYEDSTATE_REQUIRE_COMPILED") == "1":
+            pytest.fail(message)
+        pytest.skip(message)
+    module: ModuleType = row_path.compiled
+    return module
+
+
+@given(rows=st.lists(st.tuples(SCALARS, SCALARS) | st.lists(SCALARS, min_size=1, max_size=3) | VALUES))
+def test_rows_become_the_same_columns(compiled, rows):
+    expected = plain.columns_of(rows, 2)
+    assert repr(compiled.columns_of(rows, 2)) == repr(expected)
+
+
+@given(values=st.lists(SCALARS), kinds=st.frozensets(st.sampled_from([int, str, bool, float, type(None)])))
+def test_values_are_of_the_same_types(compiled, values, kinds):
+    expected = plain.are_of(values, kinds)
+    assert compiled.are_of(values, kinds) is compiled.are_of(tuple(values), kinds) is expected
+
+
+@given(values=st.lists(INTEGERS) | st.lists(SCALARS))
+def test_integers_have_the_same_bytes(compiled, values):
+    assert compiled.packed_longs(values) == plain.packed_longs(values)
+
+
+@given(values=st.lists(st.text(st.characters(), max_size=5)) | st.lists(SCALARS))
+def test_strings_have_the_bytes_of_pyarrow_or_are_left_to_it(compiled, values):
+    packed = compiled.packed_text(values)
+    try:
+        expected = pa.array(values, pa.string())
+    except (pa.ArrowException, TypeError, UnicodeError):
+        assert packed is None
+        return
+    if packed is None:
+        assert expected.null_count
+    else:
+        buffers = [None, *map(pa.py_buffer, packed)]
+        made = pa.Array.from_buffers(pa.string(), len(values), buffers)
+        made.validate(full=True)
+        assert made.equals(expected)
+
+
+@given(columns=st.lists(st.lists(SCALARS, min_size=3, max_size=3), min_size=2, max_size=2))
+def test_columns_become_the_same_rows(compiled, columns):
+    made = list(compiled.tuples_of(Pair, columns))
+    assert repr(made) == repr(list(plain.tuples_of(Pair, columns)))
+    assert {type(row) for row in made} == {Pair}
+
+
+def test_columns_of_different_lengths_are_refused_by_both_forms(compiled):
+    for form in (compiled, plain):
+        with pytest.raises(ValueError):
+            list(form.tuples_of(Pair, [[1, 2], [3]]))
+
+
+@pytest.mark.parametrize("serializer", TYPES, ids=repr)
+@given(value=VALUES)
+def test_a_type_accepts_the_same_values(compiled, serializer, value):
+    try:
+        serializer.check(value)
+    except ValueTypeError:
+        accepted = False
+    else:
+        accepted = True
+    assert compiled.checker(serializer.check_parts())(value) is accepted
+
+
+#: Prints what a function yields, and how it fails, in the form that its argument names.
+_PROGRAM = """
+import sys
+
+if sys.argv[1] == "plain":
+    sys.modules["keyedstate.row_path.compiled"] = None
+
+import keyedstate as ks
+from keyedstate import row_path
+from keyedstate.local import keyed
+
+assert (row_path.compiled is None) is (sys.argv[1] == "plain")
+
+
+class Steps(ks.KeyedProcessFunction):
+    pair = ks.ValueState("pair", ks.types.tuple_of(ks.types.INT64, ks.types.nullable(ks.types.STRING)))
+    last = ks.ValueState("last", ks.types.STRING, default="none")
+
+    def process(self, row, ctx):
+        n, _ = self.pair.value() or (0, None)
+        for wrong in (n, (n, 1), (n, "text", n), (2**63, None), [n, None]):
+            try:
+                self.pair.update(wrong)
+                raise AssertionError(wrong)
+            except ks.errors.StateValueError as error:
+                said = str(error)
+        if n == 3:
+            self.pair.update(None)
+            self.last.clear()
+        else:
+            self.pair.update((n + 1, row.text))
+        last = self.last.value()
+        self.last.update(f"{last[-1]}{n}")
+        yield row.text, n, last, self.pair.value() == (n + 1, row.text), said
+
+
+rows = [{"user": f"u{i * i % 7}", "text": None if i % 5 == 0 else f"t\\u00e9{i}"} for i in range(3000)]
+output = "text string, n long, last string, kept boolean, said string"
+result = keyed(rows, "user").process(Steps(), output)
+print(sorted(map(repr, result.to_table().to_pylist())))
+
+
+class Wrong(ks.KeyedProcessFunction):
+    def process(self, row, ctx):
+        yield {"u0": 1, "u1": "\\ud800", "u2": None}.get(ctx.key, "x"), 2**63 if ctx.key == "u4" else 1
+
+
+for user in ("u0", "u1", "u2", "u4"):
+    try:
+        keyed([{"user": user}], "user").process(Wrong(), "a string not null, b long").to_table()
+    except ks.errors.KeyedStateError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_gives_the_same_rows_and_errors_in_both_forms(compiled):
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", _PROGRAM, form], check=True, capture_output=True, text=True
+        ).stdout
+        for form in ("compiled", "plain")
+    ]
+    assert printed[0] == printed[1]
+    assert printed[0].count("\n") == 5
+
+
+def test_an_extension_of_another_version_than_the_source_is_an_error(tmp_path):
+    script = (
+        "import sys, types\n"
+        "stale = types.ModuleType('keyedstate.row_path.compiled')\n"
+        "stale.REVISION, stale.__file__ = 0, 'stale.so'\n"
+        "sys.modules[stale.__name__] = stale\n"
+        "import keyedstate.row_path\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert ran.returncode != 0
+    assert "stale.so was compiled from another version than the source next to it" in ran.stderr
