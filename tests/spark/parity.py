@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import datetime as dt
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from keyedstate.spark import drop_in
@@ -26,6 +28,7 @@ NEEDS_SPARKS_OWN = [
 ]
 
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_BACKEND = "spark.keyedstate.backend"
 SCHEMA = "k string, ts timestamp, n long"
 OUT = "k string, text string"
 Batch = list[tuple[Any, ...]]
@@ -81,8 +84,12 @@ class Both:
         once: bool = False,
         conf: dict[str, str] | None = None,
         by_epoch: bool = True,
+        backends: Sequence[str] = ("heap-cow",),
     ) -> dict[int, Batch]:
-        """Return the rows of each epoch of what is built of a stream; `once` makes a run one epoch."""
+        """Return the rows of each epoch of what is built of a stream; `once` makes a run one epoch.
+
+        Ours are the same on all of the backends, which run as branches of a union, in one query.
+        """
         found = []
         settings = {"spark.sql.streaming.stateStore.providerClass": ROCKSDB, **(conf or {})}
         before = {name: self._spark.conf.get(name, None) for name in settings}
@@ -97,21 +104,45 @@ class Both:
                     for batch in batches:
                         stream.add(batch)
                     with switch():
-                        made = built(stream.frame())
+                        made = self._on_backends(built, stream.frame(), backends if found else ("spark",))
                     stream.run(made, once=once)
-                found.append({epoch: sorted(some, key=repr) for epoch, some in stream.rows.items()})
+                found.append(stream.rows)
         finally:
             for name, value in before.items():
                 if value is None:
                     self._spark.conf.unset(name)
                 else:
                     self._spark.conf.set(name, value)
-        of_spark, ours = found
-        if not by_epoch:
-            every = [sorted(chain.from_iterable(each.values())) for each in found]
-            assert every[1] == every[0] and every[0]
-            return ours
-        for epoch in sorted({*of_spark, *ours}):
-            assert ours.get(epoch, "no epoch") == of_spark.get(epoch, "no epoch"), epoch
+        of_spark = _of_backend(found[0], "spark")
         assert any(of_spark.values())
+        for backend in backends:
+            ours = _of_backend(found[1], backend)
+            if not by_epoch:
+                assert _all_rows(ours) == _all_rows(of_spark), backend
+                continue
+            for epoch in sorted({*of_spark, *ours}):
+                assert ours.get(epoch, "no epoch") == of_spark.get(epoch, "no epoch"), (backend, epoch)
         return ours
+
+    def _on_backends(
+        self, built: Callable[[DataFrame], DataFrame], frame: DataFrame, backends: Sequence[str]
+    ) -> DataFrame:
+        """Return what is built with each backend, whose name is the first column."""
+        made = []
+        for backend in backends:
+            self._spark.conf.set(_BACKEND, backend)
+            made.append(built(frame).select(f.lit(backend), "*"))
+        self._spark.conf.unset(_BACKEND)
+        return reduce(DataFrame.union, made)
+
+
+def _of_backend(found: dict[int, Batch], backend: str) -> dict[int, Batch]:
+    """Return the rows of each epoch of one backend, sorted."""
+    return {
+        epoch: sorted((tuple(row) for name, *row in rows if name == backend), key=repr)
+        for epoch, rows in found.items()
+    }
+
+
+def _all_rows(found: dict[int, Batch]) -> Batch:
+    return sorted(chain.from_iterable(found.values()), key=repr)

@@ -1,4 +1,4 @@
-"""Programs as Spark's documentation has them: the same answers on Spark and on keyedstate.
+"""Programs as Spark's documentation has them: the same answers on Spark and on three backends of keyedstate.
 
 Those of one time mode run in one query, as branches of a union: a query costs more than an operator.
 """
@@ -6,6 +6,7 @@ Those of one time mode run in one query, as branches of a union: a query costs m
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
 from typing import Any
@@ -20,6 +21,7 @@ import pandas as pd
 from parity import NEEDS_SPARKS_OWN, Both, rows
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as f
+from pyspark.sql.streaming.state import GroupState
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 pytestmark = NEEDS_SPARKS_OWN
@@ -27,6 +29,7 @@ pytestmark = NEEDS_SPARKS_OWN
 OUT = "k string, text string"
 #: One task for each operator.
 CONF = {"spark.sql.shuffle.partitions": "1"}
+BACKENDS = ("heap-cow", "rocksdb", "spillable")
 
 
 class Processor(StatefulProcessor):
@@ -127,7 +130,7 @@ def test_programs_without_time_have_the_same_answers(both: Both, spark: Any) -> 
         return reduce(DataFrame.union, made)
 
     first = [rows(("a", 1, 1), ("b", 2, 2), ("a", 3, 3), ("a", 4, 1)), rows(("a", 5, 4), ("z", 6, 6))]
-    found = both.compare(built, first, [rows(("b", 7, 2), ("a", 8, 8))], conf=CONF)
+    found = both.compare(built, first, [rows(("b", 7, 2), ("a", 8, 8))], conf=CONF, backends=BACKENDS)
     programs = {text.partition(":")[0] for some in found.values() for _, text in some}
     assert len(programs) == 6
     assert ("b", "RunningCount: 2") in found[2]
@@ -172,15 +175,35 @@ class Heartbeat(Sessions):
         yield self.row(key, f"silent at {expiredTimerInfo.getExpiryTimeInMs()} for {silent}")
 
 
-@pytest.mark.parametrize("program", [Sessions(), Heartbeat()])
-def test_programs_of_event_time_have_the_same_answers(both: Both, program: Processor) -> None:
+def pandas_sessions(key: Any, frames: Iterator[Any], state: GroupState) -> Iterator[Any]:
+    """Ends a session twelve seconds after its last row."""
+    (n,) = state.getOption or (0,)
+    if state.hasTimedOut:
+        state.remove()
+        yield pd.DataFrame({"k": [key[0]], "text": [f"pandas sessions: {n}"]})
+        return
+    for frame in frames:
+        n, last = n + len(frame), frame["ts"].max()
+    state.update((n,))
+    state.setTimeoutTimestamp(int(last.timestamp() * 1000) + 12_000)
+
+
+def test_programs_of_event_time_have_the_same_answers(both: Both) -> None:
     def built(frame: DataFrame) -> DataFrame:
         grouped = frame.withWatermark("ts", "2 seconds").groupBy("k")
-        return grouped.transformWithState(program, OUT, "append", "eventTime")
+        made = [
+            grouped.transformWithState(each, OUT, "append", "eventTime") for each in (Sessions(), Heartbeat())
+        ]
+        made.append(
+            grouped.applyInPandasWithState(pandas_sessions, OUT, "n long", "append", "EventTimeTimeout")
+        )
+        return reduce(DataFrame.union, made)
 
     first = [rows(("a", 1, 1), ("b", 2, 2), ("a", 8, 3)), rows(("c", 25, 4))]
-    found = both.compare(built, first, [rows(("c", 40, 1), ("a", 41, 1)), rows(("b", 90, 2))], conf=CONF)
-    assert sum(len(some) for some in found.values()) >= 4
+    runs = [first, [rows(("c", 40, 1), ("a", 41, 1)), rows(("b", 90, 2))]]
+    found = both.compare(built, *runs, conf=CONF, backends=BACKENDS)
+    programs = Counter(text.partition(":")[0] for some in found.values() for _, text in some)
+    assert programs["Sessions"] >= 4 and programs["Heartbeat"] >= 4 and programs["pandas sessions"] >= 4
 
 
 class Passed(Processor):
@@ -203,7 +226,7 @@ def test_the_output_is_aggregated_alike(both: Both) -> None:
 
     batches = [rows(("a", 1, 1), ("b", 2, 1)), rows(("a", 70, 1)), rows(("a", 140, 1)), rows(("a", 300, 1))]
     # The watermark reaches Spark's aggregation by other micro-batches: their rows are the same, not when.
-    both.compare(built, batches, conf=CONF, by_epoch=False)
+    both.compare(built, batches, conf=CONF, by_epoch=False, backends=BACKENDS)
 
 
 class Downloads(Processor):
@@ -224,5 +247,5 @@ def test_a_program_of_processing_time_has_the_same_answers(both: Both) -> None:
         return frame.groupBy("k").transformWithState(Downloads(), OUT, "append", "processingTime")
 
     runs = [[rows(("a", 1, 1), ("a", 2, 1), ("b", 3, 1))], [rows(("a", 1, 1), ("a", 1, 2))]]
-    found = both.compare(built, *runs, once=True, conf=CONF)
+    found = both.compare(built, *runs, once=True, conf=CONF, backends=BACKENDS)
     assert found == {0: [("a", "Downloads: 1"), ("b", "Downloads: 1")], 1: [("a", "Downloads: 2")]}
