@@ -15,8 +15,9 @@ from keyedstate.durations import Duration, milliseconds
 from keyedstate.epoch.configuration import choose_max_parallelism
 from keyedstate.options import PARALLELISM
 from keyedstate.spark.conversion.spark_checkpoint import SparkCheckpoint
-from keyedstate.spark.conversion.states import Conversion, ConvertedOperator, converted
+from keyedstate.spark.conversion.states import Conversion, ConvertedOperator, Replacement, converted
 from keyedstate.spark.plan.configuration import read_configuration
+from keyedstate.spark.savepoint.bootstrap import run_bootstrap
 from keyedstate.spark.savepoint.edit import check_columns, empty_operator, with_state
 from keyedstate.spark.savepoint.savepoint import Savepoint
 
@@ -32,7 +33,7 @@ def from_spark(
     ttl: Mapping[str, Duration] | None = None,
     timeout: Timeout | None = None,
     watermark_delay: Duration | None = None,
-    states: Mapping[int, Sequence[Conversion]] | None = None,
+    states: Mapping[int, Replacement | Sequence[Conversion]] | None = None,
     config: Mapping[str, object] | None = None,
     spark: SparkSession | None = None,
 ) -> Savepoint:
@@ -59,11 +60,11 @@ def from_spark(
     watermark_delay : duration, optional
         The delay of ``withWatermark``, which Spark does not store; needed where the watermark moves after
         the micro-batch.
-    states : mapping of int to sequence of tuple, optional
-        By Spark's number of an operator, the states of the keyed function that takes its place: each the
-        declaration and a function.  That gets one which reads Spark's state, with options of the data source
-        ``statestore``, and returns rows with the columns of the key and ``value``.  Such an operator needs a
-        uid.
+    states : mapping of int to Replacement or sequence of tuple, optional
+        By Spark's number of an operator, what takes its place: `aggregate_states`, `deduplicate_states` or
+        `join_states`.  Or the states of a keyed function: each the declaration and a function.  That gets one
+        which reads Spark's state, with options of the data source ``statestore``, and returns rows with the
+        columns of the key and ``value``.  Such an operator needs a uid.
     config : mapping, optional
         Options of keyedstate, such as ``parallelism``, by default the number of Spark's state partitions.
     spark : SparkSession, optional
@@ -72,10 +73,11 @@ def from_spark(
     Raises
     ------
     SparkStateError
-        For other operators, and for what is not given and is needed.
+        For other operators, for what is not given and is needed, and for a key with the column ``value``,
+        ``namespace`` or ``written_at``.
     SparkLocationError, UnknownEpochError, TargetExistsError
     StateFrameError
-        For a key with the column ``value``, ``namespace`` or ``written_at``, and for values that are null.
+        For values that are null.
     """
     session = spark or SparkSession.active()
     found = SparkCheckpoint.open(session, str(checkpoint), epoch)
@@ -90,6 +92,11 @@ def from_spark(
         for uid, operator in named.items():
             parallelism = configuration.get(PARALLELISM) or operator.operator.partitions
             max_parallelism = choose_max_parallelism(configuration, parallelism, None)
+            if operator.function is not None:
+                options = {**(config or {}), "parallelism": parallelism, "max-parallelism": max_parallelism}
+                metadata = run_bootstrap(*operator.function(options), writer.root, uid)
+                writer.add_operator(_at(metadata, found, largest))
+                continue
             storage = writer.storage(uid)
             rows, key_columns = operator.states[0].rows, operator.key_columns
             metadata = empty_operator(uid, rows, key_columns, parallelism, max_parallelism)

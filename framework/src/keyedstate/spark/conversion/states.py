@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -22,6 +23,7 @@ from keyedstate.spark.drop_in.state_values import StructValues
 from keyedstate.spark.routing import quoted
 from keyedstate.spark.savepoint.edit import StateRows
 from keyedstate.spark.schema import key_types
+from keyedstate.spark.task.task import OperatorPlan
 from keyedstate.state import ListState, MapState, StateDescriptor, Ttl, ValueState
 from keyedstate.time.service import EVENT_TIMERS, PROCESSING_TIMERS
 from keyedstate.types import INT64, VOID
@@ -40,6 +42,9 @@ _TIMEOUTS = {
 }
 
 
+#: Columns of a savepoint's states that are not those of the key.
+_NAMES_OF_STATES = ("value", "namespace", "written_at")
+
 #: Reads a state of an operator with options of Spark's data source ``statestore``, the key in its columns.
 ReadState: TypeAlias = "Callable[..., DataFrame]"
 #: A state, and what returns its values from those of Spark: the columns of the key, and ``value``.
@@ -57,6 +62,17 @@ class ConvertedOperator:
     time_domain: TimeDomain | None
     key_columns: list[str]
     states: list[StateRows]
+    #: Returns the plan of a function with given options, and rows over which it has the state of the
+    #: operator, in place of `states`.
+    function: Callable[[Mapping[str, object]], tuple[OperatorPlan, DataFrame]] | None = None
+
+
+class Replacement(ABC):
+    """A keyed function that takes the place of one of Spark's own operators."""
+
+    @abstractmethod
+    def converted(self, checkpoint: SparkCheckpoint, operator: SparkOperator) -> ConvertedOperator:
+        """Return the state of an operator as that of the function; raises `SparkStateError`."""
 
 
 def converted(
@@ -64,9 +80,11 @@ def converted(
     operator: SparkOperator,
     ttl: Mapping[str, object],
     timeout: str | None,
-    conversions: Sequence[Conversion],
+    conversions: Replacement | Sequence[Conversion],
 ) -> ConvertedOperator:
     """Return the states of an operator; raises `SparkStateError` for those that cannot be converted."""
+    if isinstance(conversions, Replacement):
+        return conversions.converted(checkpoint, operator)
     if conversions:
         return _of_conversions(checkpoint, operator, conversions)
     if operator.name.startswith("transformWithState"):
@@ -83,7 +101,7 @@ def _of_conversions(
     checkpoint: SparkCheckpoint, operator: SparkOperator, conversions: Sequence[Conversion]
 ) -> ConvertedOperator:
     def read(**options: object) -> DataFrame:
-        return _with_key(checkpoint.state(operator, **options))[0]
+        return keyed_state(checkpoint, operator, **options)[0]
 
     states, key_columns = [], list[str]()
     for descriptor, convert in conversions:
@@ -97,7 +115,7 @@ def _of_conversions(
             )
         key_columns = names
         written = f.col("written_at") if "written_at" in rows.columns else None
-        states.append(_state(rows, names, descriptor, f.col("value"), written))
+        states.append(state_rows(rows, names, descriptor, f.col("value"), written))
     return ConvertedOperator(operator, None, None, key_columns, states)
 
 
@@ -122,13 +140,12 @@ def _of_transform_with_state(
         name = variable["stateName"]
         if name.startswith(_INTERNAL):
             continue
-        rows = checkpoint.state(operator, stateVarName=name, flattenCollectionTypes=False)
         ttl_ms = _ttl_of(checkpoint, operator, variable, ttl)
-        rows, key_columns = _with_key(rows)
+        rows, key_columns = keyed_state(checkpoint, operator, stateVarName=name, flattenCollectionTypes=False)
         states.append(_variable(checkpoint, rows, key_columns, variable, ttl_ms))
     domain = _TIME_DOMAINS[mode]
     if domain is not None:
-        timers, key_columns = _with_key(checkpoint.state(operator, readRegisteredTimers=True))
+        timers, key_columns = keyed_state(checkpoint, operator, readRegisteredTimers=True)
         states.append(_timers(timers, key_columns, domain, f.col("expiration_timestamp_ms")))
     if not states:
         raise checkpoint.refused(f"{operator} has no state")
@@ -138,7 +155,7 @@ def _of_transform_with_state(
 def _of_apply_in_pandas(
     checkpoint: SparkCheckpoint, operator: SparkOperator, timeout: str | None
 ) -> ConvertedOperator:
-    rows, key_columns = _with_key(checkpoint.state(operator))
+    rows, key_columns = keyed_state(checkpoint, operator)
     kind = rows.schema["value"].dataType
     if not isinstance(kind, StructType) or "groupState" not in kind.names:
         raise checkpoint.refused(
@@ -149,13 +166,13 @@ def _of_apply_in_pandas(
         )
     values = StructValues(_struct(kind["groupState"].dataType))
     value = f.col("value").getField("groupState")
-    states = [_state(rows.where(value.isNotNull()), key_columns, group_state_descriptor(values), value)]
+    states = [state_rows(rows.where(value.isNotNull()), key_columns, group_state_descriptor(values), value)]
     domain = None
     if "timeoutTimestamp" in kind.names:
         domain = _timeout_domain(checkpoint, operator, timeout)
         time = f.col("value").getField("timeoutTimestamp")
         timing = rows.where(time != -1)
-        states.append(_state(timing, key_columns, timeout_descriptor(), time))
+        states.append(state_rows(timing, key_columns, timeout_descriptor(), time))
         states.append(_timers(timing, key_columns, domain, timer_of(time)))
     return ConvertedOperator(operator, "apply-in-pandas-with-state", domain, key_columns, states)
 
@@ -195,7 +212,7 @@ def _value(rows: DataFrame, key_columns: Sequence[str], name: str, ttl: Ttl | No
         kind, written = _struct(kind)["value"].dataType, _written(value, ttl)
         value = value.getField("value")
     descriptor = ValueState(name, StructValues(_struct(kind)).value_type, ttl=ttl)
-    return _state(rows, key_columns, descriptor, value, written)
+    return state_rows(rows, key_columns, descriptor, value, written)
 
 
 def _list(rows: DataFrame, key_columns: Sequence[str], name: str, ttl: Ttl | None) -> StateRows:
@@ -207,7 +224,7 @@ def _list(rows: DataFrame, key_columns: Sequence[str], name: str, ttl: Ttl | Non
         written = f.transform(value, lambda element: _written(element, ttl))
         value = f.transform(value, lambda element: element.getField("value"))
     descriptor = ListState(name, StructValues(_struct(kind)).value_type, ttl=ttl)
-    return _state(rows, key_columns, descriptor, value, written)
+    return state_rows(rows, key_columns, descriptor, value, written)
 
 
 def _map(rows: DataFrame, key_columns: Sequence[str], name: str, ttl: Ttl | None) -> StateRows:
@@ -223,10 +240,10 @@ def _map(rows: DataFrame, key_columns: Sequence[str], name: str, ttl: Ttl | None
     if written is not None:
         key_type = spark_type_of(map_keys.arrow_type)
         written = written.cast(MapType(key_type, TimestampType()))
-    return _state(rows, key_columns, descriptor, value, written)
+    return state_rows(rows, key_columns, descriptor, value, written)
 
 
-def _state(
+def state_rows(
     rows: DataFrame,
     key_columns: Sequence[str],
     descriptor: StateDescriptor[Any],
@@ -253,9 +270,21 @@ def _timers(rows: DataFrame, key_columns: Sequence[str], domain: TimeDomain, tim
     )
 
 
-def _with_key(rows: DataFrame) -> tuple[DataFrame, list[str]]:
-    """Return the rows with a column for each part of the key, and the names of these columns."""
+def keyed_state(
+    checkpoint: SparkCheckpoint, operator: SparkOperator, **options: object
+) -> tuple[DataFrame, list[str]]:
+    """Return a state with a column for each part of the key, and the names of these columns.
+
+    Raises `SparkStateError`, also for a key with a name that the columns of states have.
+    """
+    rows = checkpoint.state(operator, **options)
     names = [field.name for field in _struct(rows.schema["key"].dataType).fields]
+    clashing = [name for name in names if name.lower() in _NAMES_OF_STATES]
+    if clashing:
+        raise checkpoint.refused(
+            f"the key of {operator} has the column {clashing[0]!r}, a name that the columns of a state have",
+            "Start a new query without its state, with another name for the column.",
+        )
     parts = [f.col("key").getField(name).alias(name) for name in names]
     others = [f.col(name) for name in rows.columns if name not in ("key", "partition_id")]
     return rows.select(*parts, *others), names
