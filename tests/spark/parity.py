@@ -121,7 +121,8 @@ class Both:
                 assert _all_rows(ours) == _all_rows(of_spark), backend
                 continue
             for epoch in sorted({*of_spark, *ours}):
-                assert ours.get(epoch, "no epoch") == of_spark.get(epoch, "no epoch"), (backend, epoch)
+                given, wanted = (each.get(epoch, "no epoch") for each in (ours, of_spark))
+                assert given == wanted, f"epoch {epoch} on {backend}: {given} instead of {wanted}"
         return ours
 
     def _on_backends(

@@ -6,7 +6,6 @@ Those of one time mode run in one query, as branches of a union: a query costs m
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
 from collections.abc import Iterator
 from functools import reduce
 from typing import Any
@@ -188,22 +187,18 @@ def pandas_sessions(key: Any, frames: Iterator[Any], state: GroupState) -> Itera
     state.setTimeoutTimestamp(int(last.timestamp() * 1000) + 12_000)
 
 
-def test_programs_of_event_time_have_the_same_answers(both: Both) -> None:
+@pytest.mark.parametrize("program", [Sessions(), Heartbeat(), pandas_sessions])
+def test_programs_of_event_time_have_the_same_answers(both: Both, program: Any) -> None:
     def built(frame: DataFrame) -> DataFrame:
         grouped = frame.withWatermark("ts", "2 seconds").groupBy("k")
-        made = [
-            grouped.transformWithState(each, OUT, "append", "eventTime") for each in (Sessions(), Heartbeat())
-        ]
-        made.append(
-            grouped.applyInPandasWithState(pandas_sessions, OUT, "n long", "append", "EventTimeTimeout")
-        )
-        return reduce(DataFrame.union, made)
+        if isinstance(program, Processor):
+            return grouped.transformWithState(program, OUT, "append", "eventTime")
+        return grouped.applyInPandasWithState(program, OUT, "n long", "append", "EventTimeTimeout")
 
     first = [rows(("a", 1, 1), ("b", 2, 2), ("a", 8, 3)), rows(("c", 25, 4))]
     runs = [first, [rows(("c", 40, 1), ("a", 41, 1)), rows(("b", 90, 2))]]
     found = both.compare(built, *runs, conf=CONF, backends=BACKENDS)
-    programs = Counter(text.partition(":")[0] for some in found.values() for _, text in some)
-    assert programs["Sessions"] >= 4 and programs["Heartbeat"] >= 4 and programs["pandas sessions"] >= 4
+    assert sum(len(some) for some in found.values()) >= 4
 
 
 class Passed(Processor):
