@@ -98,7 +98,7 @@ class _Aggregation(Replacement):
         buffers = rows.schema["value"].dataType
         assert isinstance(buffers, StructType), "Spark's states are structs"
         _, function, _ = aggregation_of(
-            self._rows.df, self._rows.key_columns, self._aggregates, self._ttl, ()
+            self._rows.df, self._rows.key_columns, self._aggregates, self._ttl, (), (None, None)
         )
         # Several buffers may have one name.
         numbered = StructType(
