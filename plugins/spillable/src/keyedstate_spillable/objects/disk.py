@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 _STAMP, _STAMPS = struct.Struct(">i"), np.dtype(">i4")
 #: Rows of a scan that are decoded together.
 _READ_TOGETHER = 1024
-#: Keys without a row that are remembered.
-_ABSENT_KEYS = 50_000
+#: Keys without a row that are remembered: those of the last chunks of rows, which may write them next.
+_ABSENT_KEYS = 4_000
 
 
 class LeavingEntries(NamedTuple):
