@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from faults.flight_log import (
+    CHANGING,
     DELAY,
     DELAY_MS,
     DESTINATIONS,
+    FIRST_FLIGHTS,
     FLIGHTS,
     GAP_MS,
     HOUR_MS,
@@ -45,6 +47,8 @@ Figures = tuple[int, int, dict[str, int]]
 END = "the end"
 #: A key, and the start of a window in milliseconds.
 Window = tuple[str | None, int]
+#: A row of a changing result: its key, the id without its sign, the flights and the delay.
+Change = tuple[str | None, int, int, int]
 _SHOWN = 5
 
 
@@ -104,6 +108,14 @@ def judge(
             with _restored(run, state, operator, Configuration(settings)) as restored:
                 _compare_what_windows_left(verdict, operator, restored)
             continue
+        if operator in CHANGING:
+            final = expected_changes(operator, flights)
+            verdict.keys += len({key for key, *_ in final})
+            if with_output:
+                _compare_changes(verdict, operator, final, output)
+            with _restored(run, state, operator, Configuration(settings)) as restored:
+                _compare_keys(verdict, operator, {key for key, *_ in final}, restored)
+            continue
         expected = batch_answer(flights, OPERATORS[operator])
         verdict.keys += len(expected)
         if with_output:
@@ -129,6 +141,8 @@ def judge_savepoint(verdict: Verdict, run: Path, operators: Iterable[str]) -> No
     files = sorted((run / "input").glob("*.parquet"))[: savepoint.spark.epoch + 1]
     flights = pa.concat_tables(map(pyarrow.parquet.read_table, files))
     for operator in operators:
+        if operator in CHANGING:
+            continue  # it has no state of numbers
         expected = {key: count for key, (count, _, _) in batch_answer(flights, OPERATORS[operator]).items()}
         reader = reader_of(OperatorSnapshot.open(place, operator), FLIGHTS.name)
         found: dict[str | None, int] = {}
@@ -152,6 +166,21 @@ def batch_answer(flights: pa.Table, key: str) -> dict[str | None, Figures]:
         row[key]: (row["id_count"], row["arr_delay_sum"] or 0, destinations[row[key]])
         for row in totals.to_pylist()
     }
+
+
+def expected_changes(operator: str, flights: pa.Table) -> Counter[Change]:
+    """Return the rows that are left when all changes have been made."""
+    if operator == "changes":
+        figures = batch_answer(flights, OPERATORS[operator])
+        return Counter((key, 1, count, delay) for key, (count, delay, _) in figures.items())
+    of_key: defaultdict[str | None, list[int]] = defaultdict(list)
+    for key, flight in zip(flights[OPERATORS[operator]].to_pylist(), flights["id"].to_pylist(), strict=True):
+        of_key[key].append(flight)
+    return Counter(
+        (key, flight + 1, rank, 0)
+        for key, numbers in of_key.items()
+        for rank, flight in enumerate(sorted(numbers)[:FIRST_FLIGHTS], 1)
+    )
 
 
 def expected_windows(operator: str, files: Sequence[pa.Table]) -> dict[Window, tuple[int, int]]:
@@ -234,6 +263,29 @@ def _compare_windows(
             )
     _add(verdict.lost, f"{operator}: window", low)
     _add(verdict.duplicated, f"{operator}: window", high)
+
+
+def _compare_changes(
+    verdict: Verdict, operator: str, expected: Counter[Change], output: Sequence[dict[str, Any]]
+) -> None:
+    found: Counter[Change] = Counter()
+    for row in output:
+        if row["operator"] == operator:
+            found[row["key"], abs(row["id"]), row["flights"], row["delay"] or 0] += 1 if row["id"] > 0 else -1
+    rows = expected.keys() | found.keys()
+    _add(verdict.lost, f"{operator}: row", [row for row in rows if found[row] < expected[row]])
+    _add(verdict.duplicated, f"{operator}: row", [row for row in rows if found[row] > expected[row]])
+
+
+def _compare_keys(
+    verdict: Verdict, operator: str, expected: set[str | None], restored: KeyedStateBackend | None
+) -> None:
+    if restored is None:
+        verdict.lost.append(f"{operator}: there is no state")
+        return
+    found = {key for meta in restored.metas() for key in restored.get_keys(meta.name)}
+    _add(verdict.lost, f"{operator}: state of", sorted(map(str, expected - found)))
+    _add(verdict.duplicated, f"{operator}: state of", sorted(map(str, found - expected)))
 
 
 def _compare_what_windows_left(verdict: Verdict, operator: str, restored: KeyedStateBackend | None) -> None:

@@ -1,4 +1,4 @@
-"""What the campaign's jobs do: running figures of an aircraft or an airport, row by row, or windows."""
+"""What the campaign's jobs do: running figures, row by row or declared with row kinds, or windows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,25 @@ DELAY = ValueState("delay", types.INT64, default=0)
 DESTINATIONS = MapState("destinations", types.STRING, types.INT64)
 
 INPUT_SCHEMA = "id long, tailnum string, origin string, dest string, arr_delay long, ts timestamp"
-#: Of windows, the id is their start in milliseconds.
+#: Of windows, the id is their start in milliseconds.  Of changes, its sign is that of the change; the first
+#: flights have their rank as `flights`.
 OUTPUT_SCHEMA = "operator string, id long, key string, flights long, delay long"
 #: The keyed operators: uid and key column.
-OPERATORS = {"aircraft": "tailnum", "origins": "origin", "hours": "origin", "turns": "tailnum"}
+OPERATORS = {
+    "aircraft": "tailnum",
+    "origins": "origin",
+    "hours": "origin",
+    "turns": "tailnum",
+    "changes": "origin",
+    "firsts": "tailnum",
+}
 #: Those whose rows are windows: an airport's hours, by columns, and an aircraft's sessions, row by row.
 WINDOWED = ["hours", "turns"]
+#: Those that are declared, and emit changes: an airport's aggregates, and the first flights of an aircraft.
+#: One row by row is beside them, in which faults strike while rows are processed.
+CHANGING = ["changes", "firsts"]
+DECLARED = ["aircraft", *CHANGING]
+FIRST_FLIGHTS = 3
 HOUR_MS = 3_600_000
 #: How far the watermark stays behind: of the hours some rows are late, of the turns none.
 DELAY_MS = {"hours": 6 * HOUR_MS, "turns": 26 * HOUR_MS}

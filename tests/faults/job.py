@@ -22,7 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from faults import injection
 from faults.flight_log import (
+    CHANGING,
     DELAY_MS,
+    FIRST_FLIGHTS,
     GAP_MS,
     INPUT_SCHEMA,
     OPERATORS,
@@ -135,6 +137,8 @@ def _results(rows: DataFrame, uids: Sequence[str], state: Path) -> DataFrame:
 
 
 def _result(rows: DataFrame, uid: str, place: str) -> DataFrame:
+    if uid in CHANGING:
+        return _changes(rows, uid)
     if uid not in WINDOWED:
         return keyed(rows, OPERATORS[uid], uid=uid).process(FlightLog(uid, place), OUTPUT_SCHEMA)
     flights = keyed(rows, OPERATORS[uid], uid=uid, event_time=EventTime("ts", f"{DELAY_MS[uid]} ms"))
@@ -144,6 +148,22 @@ def _result(rows: DataFrame, uid: str, place: str) -> DataFrame:
     hours = flights.window(Tumbling.of("1 hour"))
     return hours.aggregate(flights=count(), delay=sum_("arr_delay")).selectExpr(
         f"'{uid}' operator", "unix_millis(window_start) id", "origin key", "flights", "delay"
+    )
+
+
+def _changes(rows: DataFrame, uid: str) -> DataFrame:
+    sign = "if(kind in ('+I', '+U'), 1L, -1L)"
+    if uid == "changes":
+        figures = keyed(rows, OPERATORS[uid], uid=uid).aggregate(
+            flights=count(), delay=sum_("arr_delay"), row_kind="kind"
+        )
+        return figures.selectExpr(f"'{uid}' operator", f"{sign} id", "origin key", "flights", "delay")
+    first = keyed(rows, OPERATORS[uid], uid=uid).top_n(
+        FIRST_FLIGHTS, by="id", descending=False, row_kind="kind"
+    )
+    # No flight has the number 0, which has no sign.
+    return first.selectExpr(
+        f"'{uid}' operator", f"{sign} * (id + 1) id", "tailnum key", "cast(rank as long) flights", "0L delay"
     )
 
 

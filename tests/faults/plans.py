@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from faults.flight_log import WINDOWED
+from faults.flight_log import DECLARED, WINDOWED
 
 LOCAL, CLUSTER = "local[2, 4]", "local-cluster[2,1,1024]"
 #: A cluster whose two workers have two names: Spark gives no host two attempts of one task.
@@ -20,7 +20,7 @@ INSIDE = "inside foreachBatch"
 NO_OUTPUT = "noop"
 MAX_PARALLELISM = 32
 BACKENDS = ("heap-cow", "nested-map")
-_UID = "(aircraft|origins|hours|turns)"
+_UID = "(aircraft|origins|hours|turns|changes|firsts)"
 _MAX_DELTAS = "spark.keyedstate.checkpoint.max-deltas"
 _DELTA_MIN_BYTES = "spark.keyedstate.checkpoint.delta-min-bytes"
 _HOST = "spark.keyedstate.host"
@@ -407,7 +407,7 @@ def plan_of(seed: int, number: int, names: Collection[str] = (), backends: Seque
         master=random_.choice(first.masters),
         storage="local" if first.name == "disk full" else random_.choice(("local", "local", "faulty")),
         sink=random_.choice(("file sink", "file sink", "foreachBatch", "evaluated twice")),
-        operators=random_.choice((["aircraft"], ["origins", "aircraft"], WINDOWED)),
+        operators=random_.choice((["aircraft"], ["origins", "aircraft"], WINDOWED, DECLARED)),
         first_flight=random_.randrange(300_000),
         flights=random_.choice((3_000, 6_000, 9_000)),
         ahead=random_.choice((1 / EPOCHS, 0.7)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from faults.flight_log import WINDOWED
+from faults.flight_log import DECLARED, WINDOWED
 from faults.plans import CLUSTER, INSIDE, LOCAL, NO_OUTPUT, TWO_HOSTS, Plan
 
 BACKENDS = ("heap-cow", "nested-map", "rocksdb", "restless")
@@ -35,7 +35,7 @@ def plan_of(seed: int, number: int) -> Plan:
     # Spark speculates on no local master, and gives no host two attempts of one task.
     master = random_.choice((CLUSTER, TWO_HOSTS) if speculates else (LOCAL, LOCAL, CLUSTER))
     sink = SINKS[random_.randrange(len(SINKS))]
-    operators = [["aircraft"], ["origins", "aircraft"], WINDOWED]
+    operators = [["aircraft"], ["origins", "aircraft"], DECLARED, WINDOWED]
     epochs = random_.randrange(12, 21)
     plan = Plan(
         seed=seed,
@@ -44,7 +44,7 @@ def plan_of(seed: int, number: int) -> Plan:
         storage=random_.choice(("local", "local", "local", "faulty")),
         sink=sink,
         # Windows take streams, and are judged by what they put out.
-        operators=random_.choice(operators[:2] if sink in (INSIDE, NO_OUTPUT) else operators),
+        operators=random_.choice(operators[:3] if sink in (INSIDE, NO_OUTPUT) else operators),
         first_flight=random_.randrange(300_000),
         flights=random_.choice((3_000, 6_000)),
         ahead=random_.choice((1 / epochs, 0.6)),
