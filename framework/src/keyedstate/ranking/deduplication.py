@@ -18,7 +18,7 @@ import pyarrow as pa
 from keyedstate.aggregates import Aggregation, max_by, min_by
 from keyedstate.aggregates.function import OUTPUT_ROWS
 from keyedstate.aggregates.ranking import BestRow, By, order_columns
-from keyedstate.backend import Column, ColumnTable
+from keyedstate.backend import Column, ColumnTable, LocatedEntries
 from keyedstate.durations import Duration, milliseconds
 from keyedstate.errors import InvalidAggregateError, InvalidRankingError, MissingTimestampError
 from keyedstate.runtime.event_time import LATE, event_time_array
@@ -198,9 +198,9 @@ class Deduplication(RowsFunction):
             _, keys = self._keys_for(batch)
             entries = table.locate(keys, batch.key_groups, [self.kept.namespace])
             new = ~entries.exist
-            if new.any():
-                entries.write([Column(np.ones(len(entries), np.int64))])
-            return np.sort(entries.first_rows[new])
+            first_rows = entries.first_rows[new]
+            self._write(table, entries, keys, batch, new, [Column(np.ones(len(entries), np.int64))])
+            return np.sort(first_rows)
         rows = batch.groups
         found = self.kept.get_many(rows.keys, rows.key_groups)
         places = [place for place, value in enumerate(found) if value is None]
@@ -219,7 +219,7 @@ class Deduplication(RowsFunction):
             picked = best.picked(order, rows)
             stored, new = entries.read(), best.columns_of(order, picked)
             wins = best.wins_of_columns(stored, new)
-            entries.write(best.chosen_columns(stored, new, wins))
+            self._write(table, entries, keys, batch, wins, best.chosen_columns(stored, new, wins))
             return picked[wins & (picked >= 0)]
         rows = batch.groups
         order = [batch.column(name) for name in best.columns]
@@ -239,6 +239,24 @@ class Deduplication(RowsFunction):
             [keys[place] for place in some], [values[place] for place in some], groups[found_rows[won]]
         )
         return picked[found_rows[won]]
+
+    def _write(
+        self,
+        table: ColumnTable[Any],
+        entries: LocatedEntries,
+        keys: list[pa.Array],
+        batch: KeyedBatch,
+        chosen: Flags,
+        columns: list[Column],
+    ) -> None:
+        """Write some of the located entries: the others have not changed, and are in no delta."""
+        if chosen.all():
+            entries.write(columns)
+        elif chosen.any():
+            rows = entries.first_rows[chosen]
+            some = [key.take(pa.array(rows)) for key in keys]
+            located = table.locate(some, batch.key_groups[rows], [self.kept.namespace])
+            located.write([column.take(np.flatnonzero(chosen)) for column in columns])
 
     def _first_within(self, batch: KeyedBatch, ctx: Context) -> Integers:
         """Return the rows that are no duplicates of a row at most `within` older, in event time."""
