@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import math
 from collections import Counter
 from typing import Any
 
@@ -11,9 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyedstate import types
 from keyedstate.aggregates import (
     Aggregate,
+    Aggregation,
     ChangingAggregation,
+    aggregate_with,
+    collect_set,
     count,
     max_,
     mean,
@@ -28,7 +33,7 @@ from keyedstate.errors import (
 )
 from keyedstate.local import connect, keyed
 from keyedstate.ranking import top_n
-from keyedstate.state import Ttl
+from keyedstate.state import AggregateFunction, Ttl
 from keyedstate.testing import Harness
 from keyedstate.windows import Tumbling
 
@@ -203,6 +208,81 @@ def test_a_key_that_was_forgotten_is_new_and_takes_no_row_back() -> None:
         job.process_all([("a", 1, None, None, None, "+I")])
         job.end_epoch()
         assert job.take_outputs() == [("a", 1, "+I"), ("a", 1, "+I")]
+
+
+def test_rows_that_are_taken_back_of_an_unknown_key_are_left_out_one_by_one() -> None:
+    function = ChangingAggregation(["key"], TYPES, {"total": sum_("n")}, None, "kind", "kind")
+    with Harness(function, key="key", schema=SCHEMA, output="key string, total long, kind string") as job:
+        job.process_all([("a", n, None, None, None, kind) for n, kind in ((10, "-U"), (12, "+U"), (5, "+I"))])
+        job.end_epoch()
+        assert job.take_outputs() == [("a", 17, "+I")]
+
+
+def test_an_operator_begins_empty_where_its_rows_have_row_kinds_from_now_on() -> None:
+    aggregates = {"total": sum_("n"), "mean": mean("n"), "rows": count()}
+    arguments: Any = {"key": "key", "schema": SCHEMA}
+    output = "key string, total long, mean double, rows long"
+    with Harness(Aggregation(["key"], TYPES, aggregates), **arguments, output=output) as job:
+        job.process_all([("a", n, None, None, None, "+I") for n in (1, 2, 3)])
+        job.end_epoch()
+        before = job.snapshot()
+    function = ChangingAggregation(["key"], TYPES, aggregates, None, "kind", "kind")
+    with Harness(function, **arguments, output=output + ", kind string") as job:
+        job.restore(before)
+        job.process_all([("a", 3, None, None, None, "-D"), ("a", 5, None, None, None, "+I")])
+        job.end_epoch()
+        assert job.take_outputs() == [("a", 5, 5.0, 1, "+I")]
+
+
+def test_means_of_whole_numbers_stay_exact_when_rows_are_taken_back() -> None:
+    function = ChangingAggregation(["key"], TYPES, {"mean": mean("n")}, None, "kind", "kind")
+    with Harness(function, key="key", schema=SCHEMA, output="key string, mean double, kind string") as job:
+        for n, kind in ((2**60, "+I"), (1, "+I"), (2**60, "-D")):
+            job.process_all([("a", n, None, None, None, kind)])
+            job.end_epoch()
+        assert job.take_outputs()[-1] == ("a", 1.0, "+U")
+
+
+class Mean(AggregateFunction[int, tuple[int, int], float]):
+    def create_accumulator(self) -> tuple[int, int]:
+        return 0, 0
+
+    def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def get_result(self, accumulator: tuple[int, int]) -> float:
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+        return a[0] + b[0], a[1] + b[1]
+
+
+def test_a_function_of_the_user_is_not_asked_for_results_without_rows() -> None:
+    pair = types.tuple_of(types.INT64, types.INT64)
+    made = aggregate_with(Mean(), "n", accumulator=pair, result=float)
+    function = ChangingAggregation(["key"], TYPES, {"mean": made}, None, "kind", None)
+    with Harness(function, key="key", schema=SCHEMA, output="key string, mean double, kind string") as job:
+        for n in (1, 2):
+            job.process_all([("a", n, None, None, None, None), ("b", n, None, None, None, None)][: 3 - n])
+            job.end_epoch()
+        expected = [("a", 1.0, "+I"), ("b", 1.0, "+I"), ("a", 1.0, "-U"), ("a", 1.5, "+U")]
+        assert job.take_outputs() == expected
+
+
+def test_a_result_with_a_nan_inside_that_stays_is_not_emitted(tmp_path: Any) -> None:
+    rows = pa.table({"k": pa.array([{"u": math.nan}]), "real": [math.nan]})
+    config = {"checkpoint.dir": str(tmp_path)}
+    counts = []
+    for number in (1, 2):
+        stream = keyed(pa.concat_tables([rows] * number), "k", uid="nan", config=config)
+        counts.append(stream.aggregate(found=collect_set("real"), row_kind="kind").to_table().num_rows)
+    assert counts == [1, 0]
+
+
+def test_first_rows_may_have_structs_with_fields_that_are_never_null() -> None:
+    fields = pa.struct([pa.field("n", pa.int32(), nullable=False)])
+    rows = pa.table({"k": ["a"], "v": [1], "part": pa.array([{"n": 1}], fields)})
+    assert keyed(rows, "k").top_n(1, by="v", row_kind="kind").to_table().column("kind").to_pylist() == ["+I"]
 
 
 def test_changes_of_ranks_take_back_the_rows_that_they_replace(tmp_path: Any) -> None:

@@ -74,6 +74,11 @@ def test_a_nan_that_was_restored_counts_once_with_that_of_new_rows(backend_name:
             job.restore(job.snapshot())
 
 
+def test_structs_are_counted_once_each() -> None:
+    rows = pa.table({"k": ["a"] * 3, "part": pa.array([{"u": 1.0}, {"u": 1.0}, {"u": 2.0}])})
+    assert keyed(rows, "k").aggregate(n=count_distinct("part")).to_table().column("n").to_pylist() == [2]
+
+
 # -- the same in plain Python -------------------------------------------------------------------------
 
 

@@ -6,6 +6,7 @@ import datetime as dt
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from keyedstate import errors, types
@@ -297,7 +298,7 @@ def test_bulk_calls_refuse_what_does_not_fit_before_any_timer_is_registered(inst
     assert instance.timers.num_event_time_timers() == 0
 
 
-@pytest.mark.parametrize("time", [1.5, "10", None, True, 2**63, -(2**63) - 1, math.nan])
+@pytest.mark.parametrize("time", [1.5, "10", None, True, pd.NaT, 2**63, -(2**63) - 1, math.nan])
 def test_a_time_that_is_no_number_of_milliseconds_is_refused(instance, time):
     instance.backend.set_current_key("k")
     for register in (

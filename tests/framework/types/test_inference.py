@@ -247,6 +247,7 @@ class OfDict(dict):  # type: ignore[type-arg]
         (OfUnreadyDefault, r"OfUnreadyDefault is not supported: making it raised LookupError: not yet. Give"),
         (typing.Literal["a", "b"], "names some values and not their type. Write the type of the values"),
         ("Plain", r"'Plain' is not supported: Spark's syntax has no such type \(.*\). Give the class itself"),
+        ("", "'' is not supported: Spark's syntax has no such type"),
         ("n long, m", "it ends where the type of 'm' was expected"),
         ("array<int", "'>' was expected at its end"),
         (list["Plain"], "it names a type and is none"),

@@ -9,7 +9,7 @@ import pytest
 
 from keyedstate import keyed
 from keyedstate.aggregates import count, max_, mean
-from keyedstate.errors import RowKindError
+from keyedstate.errors import InvalidAggregateError, RowKindError
 from keyedstate.sinks import UpsertSink
 
 
@@ -62,5 +62,10 @@ def test_a_batch_frame_has_row_kinds_and_a_wrong_column_of_them_is_refused(spark
         keyed(frame, "k", row_kind="kinds")
     with pytest.raises(RowKindError, match="the column has the type int,"):
         keyed(frame, "k", row_kind="v")
+    # Spark's names have no case.
+    in_capitals = keyed(frame, "K", row_kind="KIND").aggregate(total=mean("V"))
+    assert in_capitals.columns == ["k", "total", "kind"]
+    with pytest.raises(InvalidAggregateError, match="a key column is named 'k' already"):
+        keyed(frame, "k", row_kind="kind").aggregate(total=mean("v"), row_kind="K")
     with pytest.raises(RowKindError, match="takes no row back"):
         keyed(frame, "k", row_kind="kind").top_n(1, by="v")

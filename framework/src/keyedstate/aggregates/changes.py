@@ -13,7 +13,7 @@ import pyarrow as pa
 from keyedstate.aggregates.declaration import Aggregate, BoundAggregate, Part
 from keyedstate.aggregates.function import OUTPUT_ROWS, Aggregation, are_apart
 from keyedstate.aggregates.numbers import count
-from keyedstate.backend import Column
+from keyedstate.backend import Column, ColumnTable
 from keyedstate.errors import InvalidAggregateError, StateValueError
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.vectorized import KeyedBatch
@@ -69,11 +69,17 @@ class ChangingAggregation(Aggregation):
     ) -> None:
         self._row_kind = row_kind
         self._read = read
-        #: The number of a key's rows: without any it has no results.
+        #: The number of a key's rows, where some may be taken back: without any it has no results.  State
+        #: without it is of rows that were only added, and is left out: its sums do not count their values.
         self._count = count().bound(types)
+        self._count.name = "rows(*)"
         if read is not None:
             check_row_kind(read, {name: str(type) for name, type in types.items()})
         super().__init__(key_columns, types, aggregates, ttl)
+        if type(row_kind) is not str or not row_kind:
+            raise InvalidAggregateError(
+                None, f"row_kind={row_kind!r} is no name; name the column of row kinds"
+            )
         for taken, what in ((self.key_columns, "a key column"), (self.aggregates, "an aggregate")):
             if row_kind in taken:
                 raise InvalidAggregateError(row_kind, f"{what} is named as the row kinds; rename one of them")
@@ -104,48 +110,84 @@ class ChangingAggregation(Aggregation):
 
     def process_batch(self, batch: KeyedBatch, ctx: Context) -> None:
         table = self.column_table
-        if table is None:
-            rows = batch.groups
-            stored = self.accumulators.get_many(rows.keys, rows.key_groups)
-            existed = np.fromiter((one is not None for one in stored), np.bool_, len(rows))
-            before = self.parts_of(stored)
-            after = self.merged(before, self.reduce(batch.rows, rows))
-            exist = self._exist(rows, after[0])
-            self._store(rows, after, exist)
-            results = self.results(before), self.results(after)
-        else:
-            columns = [batch.column(name) for name in self.key_columns]
-            keys, namespaces = self.keys_for(columns), [self.accumulators.namespace]
-            entries = table.locate(keys, batch.key_groups, namespaces)
-            rows = GroupedRows(columns, batch.key_groups, (entries.codes, entries.first_rows))
-            existed, old = entries.exist.copy(), entries.read()
-            now = self.merged_columns(old, self.reduce_columns(batch.rows, rows), rows)
-            entries.write(now)
-            exist = self._exist(rows, now[0].values)
-            if not exist.all():
-                gone = pa.array(rows.first_rows[~exist])
-                groups = rows.key_groups[~exist]
-                table.locate([key.take(gone) for key in keys], groups, namespaces).remove()
-            results = self.results_of(old), self.results_of(now)
-        self._changed.append(_Changed(rows, *results, existed, exist))
+        self._changed.append(self._in_objects(batch) if table is None else self._in_columns(batch, table))
+
+    def _in_objects(self, batch: KeyedBatch) -> _Changed:
+        rows = batch.groups
+        stored = self.accumulators.get_many(rows.keys, rows.key_groups)
+        if self._read is not None:
+            stored = [None if one is None or one[0] is None else one for one in stored]
+        existed = np.fromiter((one is not None for one in stored), np.bool_, len(rows))
+        before = self.parts_of(stored)
+        after = self.merged(before, self.reduce(*self._counting(batch.rows, rows, existed)))
+        exist = self._exist(rows, after[0])
+        self._store(rows, after, exist)
+        # A user's function has no result without rows.
+        places = np.flatnonzero(existed).tolist()
+        of_these = pa.array(np.cumsum(existed) - 1, mask=~existed)
+        results = self.results([[part[place] for place in places] for part in before])
+        return _Changed(rows, [each.take(of_these) for each in results], self.results(after), existed, exist)
+
+    def _in_columns(self, batch: KeyedBatch, table: ColumnTable[Any]) -> _Changed:
+        columns = [batch.column(name) for name in self.key_columns]
+        keys, namespaces = self.keys_for(columns), [self.accumulators.namespace]
+        entries = table.locate(keys, batch.key_groups, namespaces)
+        rows = GroupedRows(columns, batch.key_groups, (entries.codes, entries.first_rows))
+        existed, old = entries.exist.copy(), entries.read()
+        if self._read is not None:
+            existed &= old[0].there
+            old = [Column(part.values, part.there & existed) for part in old]
+        new = self.reduce_columns(*self._counting(batch.rows, rows, existed))
+        now = self.merged_columns(old, new, rows)
+        entries.write(now)
+        exist = self._exist(rows, now[0].values)
+        if not exist.all():
+            gone = pa.array(rows.first_rows[~exist])
+            groups = rows.key_groups[~exist]
+            table.locate([key.take(gone) for key in keys], groups, namespaces).remove()
+        return _Changed(rows, self.results_of(old), self.results_of(now), existed, exist)
+
+    def _counting(
+        self, batch: pa.RecordBatch, rows: GroupedRows, existed: Flags
+    ) -> tuple[pa.RecordBatch, GroupedRows]:
+        """Return the rows but for those that take one back of a key that has none, as Flink leaves them out.
+
+        There are such rows where the state of their key has expired.
+        """
+        back = self._taken_back(batch)
+        if back is None:
+            return batch, rows
+        of_unknown = ~existed[rows.codes]
+        if not (back & of_unknown).any():
+            return batch, rows
+        counts = dict.fromkeys(np.flatnonzero(~existed).tolist(), 0)
+        kept = np.ones(len(back), np.bool_)
+        for row in np.flatnonzero(of_unknown).tolist():
+            key = int(rows.codes[row])
+            if not back[row]:
+                counts[key] += 1
+            elif counts[key]:
+                counts[key] -= 1
+            else:
+                kept[row] = False
+        return batch.filter(pa.array(kept)), rows.where(kept)
 
     def _exist(self, rows: GroupedRows, counts: Sequence[int] | npt.NDArray[Any]) -> Flags:
         """Return which keys have rows, by the first part of accumulators where rows are taken back."""
-        # It is below zero where a row is taken back whose state has expired.
         return np.ones(len(rows), np.bool_) if self._read is None else np.asarray(counts) > 0
 
     def _store(self, rows: GroupedRows, parts: list[Part], exist: Flags) -> None:
         values = list(zip(*parts, strict=True))
         keys, groups = rows.keys, rows.key_groups
-        if not exist.all():
-            self.accumulators.clear_many([keys[place] for place in np.flatnonzero(~exist)], groups[~exist])
-            keys = [keys[place] for place in np.flatnonzero(exist)]
-            values = [values[place] for place in np.flatnonzero(exist)]
-            groups = groups[exist]
+        gone = np.flatnonzero(~exist).tolist()
+        some = np.flatnonzero(exist).tolist() if gone else range(len(rows))
         try:
-            self.accumulators.update_many(keys, values, groups)
+            self.accumulators.update_many(
+                [keys[place] for place in some], [values[place] for place in some], groups[exist]
+            )
         except StateValueError as error:
-            raise self.overflow(rows.keys, parts, error) from error
+            raise self.overflow(keys, parts, error) from error
+        self.accumulators.clear_many([keys[place] for place in gone], groups[~exist])
 
     def end_epoch(self, ctx: Context) -> Iterator[pa.RecordBatch]:
         changed, self._changed = self._changed, []
@@ -158,7 +200,7 @@ class ChangingAggregation(Aggregation):
                 pa.RecordBatch.from_arrays([*keys, *results], schema=schema)
                 for results in (each.before, each.after)
             )
-            batch = changes(before, after, each.existed, each.exist, self._row_kind)
+            batch = changes(before, after, each.existed, each.exist, self._row_kind, keys=len(keys))
             for start in range(0, len(batch), OUTPUT_ROWS):
                 yield batch.slice(start, OUTPUT_ROWS)
 

@@ -90,7 +90,9 @@ class _Sum(NumberAggregate):
         return [_sums(columns[0], rows)]
 
     def of_changes(self) -> BoundAggregate:
-        return _CountedSum(self.name, self.columns, {"count": INT64, **self.parts}, self.result_type)
+        return _CountedSum(
+            self.name, self.columns, {"values": INT64, "sum": self.parts[""]}, self.result_type
+        )
 
 
 class _CountedSum(NumberAggregate):
@@ -115,7 +117,8 @@ class _DecimalSum(SinglePart):
         return _DECIMALS.add(stored, new)
 
     def of_changes(self) -> BoundAggregate:
-        return _CountedDecimalSum(self.name, self.columns, {"count": INT64, **self.parts}, self.result_type)
+        parts = {"values": INT64, "sum": self.parts[""]}
+        return _CountedDecimalSum(self.name, self.columns, parts, self.result_type)
 
 
 def mean(column: str, *, where: str | None = None) -> Aggregate:
@@ -130,12 +133,17 @@ def mean(column: str, *, where: str | None = None) -> Aggregate:
 def _mean_of(name: str, columns: tuple[str, ...], arrow_type: pa.DataType) -> BoundAggregate:
     sums = _sum_type(name, arrow_type)
     if not pa.types.is_decimal128(arrow_type):
-        return _Mean(name, columns, {"count": INT64, "sum": FLOAT64}, pa.float64())
+        return _Mean(name, columns, sums)
     precision, scale = min(arrow_type.precision + 4, 38), min(arrow_type.scale + 4, 38)
     return _DecimalMean(name, columns, {"count": INT64, "sum": sums}, pa.decimal128(precision, scale))
 
 
 class _Mean(NumberAggregate):
+    def __init__(self, name: str, columns: tuple[str, ...], sums: TypeSerializer[Any]) -> None:
+        super().__init__(name, columns, {"count": INT64, "sum": FLOAT64}, pa.float64())
+        #: The type of an exact sum.
+        self._sums = sums
+
     def reduce_columns(self, columns: Sequence[pa.Array], rows: GroupedRows) -> list[Column]:
         (column,) = columns
         if pa.types.is_integer(column.type):
@@ -149,7 +157,17 @@ class _Mean(NumberAggregate):
         return array_of(Column(means, rows.there & (rows.values > 0)), self.result_type)
 
     def of_changes(self) -> BoundAggregate:
-        return self
+        return _CountedMean(self.name, self.columns, {"values": INT64, "total": self._sums}, self.result_type)
+
+
+class _CountedMean(_CountedSum):
+    """A mean of an exact sum of whole numbers, of which a float would lose digits when one is taken back."""
+
+    def results_of(self, parts: list[Column]) -> pa.Array:
+        rows, total = parts
+        with np.errstate(all="ignore"):
+            means = total.values / rows.values
+        return array_of(Column(means, rows.there & (rows.values > 0)), self.result_type)
 
 
 class _CountedDecimals(BoundAggregate):
@@ -174,7 +192,7 @@ class _CountedDecimals(BoundAggregate):
 
 class _CountedDecimalSum(_CountedDecimals):
     def results(self, parts: list[Part]) -> pa.Array:
-        sums = [total if rows else None for rows, total in zip(*parts, strict=True)]
+        sums = [total if rows and rows > 0 else None for rows, total in zip(*parts, strict=True)]
         return pa.array(sums, self.result_type)
 
 
@@ -182,7 +200,7 @@ class _DecimalMean(_CountedDecimals):
     def results(self, parts: list[Part]) -> pa.Array:
         unit = decimal.Decimal((0, (1,), -self.result_type.scale))
         quotients = [
-            _HALF_UP.divide(total, rows).quantize(unit, context=_HALF_UP) if rows else None
+            _HALF_UP.divide(total, rows).quantize(unit, context=_HALF_UP) if rows and rows > 0 else None
             for rows, total in zip(*parts, strict=True)
         ]
         return pa.array(quotients, self.result_type)

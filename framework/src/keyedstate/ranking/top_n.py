@@ -114,24 +114,27 @@ class TopN(RowsFunction):
                 emitted[key] = places
         if not emitted:
             return
-        made = self._rows(emitted, now)
+        made = self._rows(emitted, now, before)
         if self._row_kind is not None:
             existed, exist = _are_there(emitted, before), _are_there(emitted, now)
-            made = changes(self._rows(emitted, before), made, existed, exist, self._row_kind)
+            made = changes(self._rows(emitted, before, now), made, existed, exist, self._row_kind)
         for start in range(0, len(made), OUTPUT_ROWS):
             yield made.slice(start, OUTPUT_ROWS)
 
-    def _rows(self, emitted: dict[Any, list[int]], first: Mapping[Any, list[Any] | None]) -> pa.RecordBatch:
-        """Return the rows of keys at some places of their first rows, of nulls where there is none."""
-        row_type = self._best.row_type
-        nothing = row_type.python_type(*[None] * len(row_type.names))
+    def _rows(
+        self,
+        emitted: dict[Any, list[int]],
+        first: Mapping[Any, list[Any] | None],
+        other: Mapping[Any, list[Any] | None],
+    ) -> pa.RecordBatch:
+        """Return the rows of keys at some places of their first rows; where there is none, the other one."""
         found = [
-            rows[place] if place < len(rows) else nothing
+            rows[place] if place < len(rows) else (other[key] or ())[place]
             for key, places in emitted.items()
             for rows in [first[key] or ()]
             for place in places
         ]
-        structs = row_type.to_arrow(found)
+        structs = self._best.row_type.to_arrow(found)
         of_rows = pa.array(np.repeat(np.arange(len(emitted)), list(map(len, emitted.values()))))
         keys = list(emitted)
         parts = [keys] if len(self._key_types) == 1 else list(zip(*keys, strict=True))

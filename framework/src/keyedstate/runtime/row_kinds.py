@@ -6,7 +6,7 @@ An update is a pair: the row that is taken back, and the one that replaces it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,13 @@ def taken_back(name: str, kinds: pa.Array) -> Flags:
 
 
 def changes(
-    before: pa.RecordBatch, after: pa.RecordBatch, existed: Flags, exist: Flags, row_kind: str
+    before: pa.RecordBatch,
+    after: pa.RecordBatch,
+    existed: Flags,
+    exist: Flags,
+    row_kind: str,
+    *,
+    keys: int = 0,
 ) -> pa.RecordBatch:
     """Return how one set of rows becomes another one, with the row kinds as the last column.
 
@@ -61,8 +67,10 @@ def changes(
         Which rows there were, and which there are now.
     row_kind : str
         The name of the column.
+    keys : int
+        How many columns at the beginning are the key, and the same in both.
     """
-    updated = existed & exist & _differ(before, after)
+    updated = existed & exist & _differ(before, after, keys)
     removed, inserted = existed & ~exist, exist & ~existed
     # Two places for each key, the row that is taken back and the one that is added.
     used = np.stack([updated | removed, updated | inserted], axis=1).ravel()
@@ -77,12 +85,13 @@ def changes(
     return pa.RecordBatch.from_arrays([*columns, _KINDS.take(pa.array(kinds.ravel()[used]))], schema=schema)
 
 
-def _differ(before: pa.RecordBatch, after: pa.RecordBatch) -> Flags:
+def _differ(before: pa.RecordBatch, after: pa.RecordBatch, keys: int) -> Flags:
     """Return which rows differ in a column; nulls are equal, and NaN is equal to NaN."""
     differ = np.zeros(len(before), np.bool_)
-    for old, new in zip(before.columns, after.columns, strict=True):
+    for old, new in zip(before.columns[keys:], after.columns[keys:], strict=True):
         if pa.types.is_nested(old.type):
-            differ |= np.fromiter(map(_are_unlike, old.to_pylist(), new.to_pylist()), np.bool_, len(old))
+            alike = np.fromiter(map(_are_alike, old.to_pylist(), new.to_pylist()), np.bool_, len(old))
+            differ |= ~alike
             continue
         unlike = pc.not_equal(old, new)
         if pa.types.is_floating(old.type):
@@ -92,5 +101,9 @@ def _differ(before: pa.RecordBatch, after: pa.RecordBatch) -> Flags:
     return differ
 
 
-def _are_unlike(old: object, new: object) -> bool:
-    return old != new
+def _are_alike(old: Any, new: Any) -> bool:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(_are_alike(old[name], new[name]) for name in old)
+    if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
+        return len(old) == len(new) and all(map(_are_alike, old, new))
+    return bool(old == new or (old != old and new != new))

@@ -25,22 +25,24 @@ class UpsertSink:
     Parameters
     ----------
     connect : callable
-        Returns a new connection by Python's DB-API (PEP 249): of `sqlite3`, psycopg or another module.  It is
-        called in the driver once for each epoch, and the connection is closed.
+        Returns a new connection to SQLite or PostgreSQL by Python's DB-API (PEP 249), which does not commit
+        by itself.  It is called in the driver once for each epoch, and the connection is closed.
     table : str
         The table, as SQL names it; it exists, and has the columns of the rows.  An index of the key columns
         makes it fast; no constraint is needed.
     keys : sequence of str
-        The columns that identify a row; null is a value like any other.
+        The columns that identify a row, those of the operator's key; null is a value like any other, and NaN
+        is refused.
     row_kind : str, optional
-        The column of row kinds: ``-D`` deletes the row of a key, ``-U`` is left out.  The column itself is
-        not written.  Without it every row is written.
+        The column of row kinds: ``-D`` and ``-U`` delete the row of a key, unless a later row of the epoch
+        replaces it.  The column itself is not written.  Without it every row is written.
     placeholder : str, default "?"
         How the module's SQL writes a parameter, by its ``paramstyle``: ``"?"`` or ``"%s"``.
 
     Notes
     -----
     All rows of an epoch are in the driver's memory.  Of several rows with the same key the last one counts.
+    Times with a zone are datetimes in UTC, which the database's module has to take.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class UpsertSink:
 
         What the database raises is raised too, and nothing is written then.
         """
-        names, values = _content(rows)
+        names, values = self._content(rows)
         self._check(names)
         newest = self._newest(names, values)
         if not newest:
@@ -75,8 +77,14 @@ class UpsertSink:
         columns = [name for name in names if name != self._row_kind]
         inserted = [row for row in newest.values() if row is not None]
         with closing(self._connect()) as connection:
+            if getattr(connection, "autocommit", False) is True:
+                way_out = "Leave autocommit out: the rows of an epoch are one transaction."
+                raise UpsertError(self._table, "the connection commits by itself", way_out)
             try:
                 with closing(connection.cursor()) as cursor:
+                    if getattr(connection, "in_transaction", None) is False:
+                        # SQLite begins none by itself where its isolation level is None.
+                        cursor.execute("BEGIN")
                     for statement, parameters in self._deletions(newest):
                         cursor.executemany(statement, parameters)
                     if inserted:
@@ -102,6 +110,7 @@ class UpsertSink:
         newest: dict[tuple[Any, ...], tuple[Any, ...] | None] = {}
         for row in rows:
             key = tuple(row[place] for place in key_places)
+            self._check_key(key)
             if kind_place is None:
                 newest[key] = row
                 continue
@@ -110,11 +119,17 @@ class UpsertSink:
                 assert self._row_kind is not None
                 reason = f"a row has {kind!r}, and the kinds are {', '.join(_KINDS)}"
                 raise RowKindError(self._row_kind, reason)
-            if kind == DELETE:
+            if kind in (DELETE, UPDATE_BEFORE):
                 newest[key] = None
-            elif kind != UPDATE_BEFORE:
+            else:
                 newest[key] = row[:kind_place] + row[kind_place + 1 :]
         return newest
+
+    def _check_key(self, key: tuple[Any, ...]) -> None:
+        for name, part in zip(self._keys, key, strict=True):
+            if part != part or isinstance(part, (dict, list)):
+                reason = f"the key column {name!r} has {part!r}, which a database does not find again"
+                raise UpsertError(self._table, reason, "Leave such rows out, or key by other columns.")
 
     def _deletions(self, keys: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
         """Yield statements that delete the rows of keys, one for each set of parts that are null."""
@@ -125,23 +140,38 @@ class UpsertSink:
             )
         for nulls, parameters in by_nulls.items():
             conditions = [
-                f"{_quoted(name)} IS NULL" if null else f"{_quoted(name)} = {self._placeholder}"
+                # With its table: SQLite takes the quoted name of a column that is not there for a text.
+                f"{self._table}.{self._quoted(name)} " + ("IS NULL" if null else f"= {self._placeholder}")
                 for name, null in zip(self._keys, nulls, strict=True)
             ]
             yield f"DELETE FROM {self._table} WHERE {' AND '.join(conditions)}", parameters
 
     def _insertion(self, columns: Sequence[str]) -> str:
-        names = ", ".join(map(_quoted, columns))
+        names = ", ".join(map(self._quoted, columns))
         values = ", ".join([self._placeholder] * len(columns))
         return f"INSERT INTO {self._table} ({names}) VALUES ({values})"
 
+    def _quoted(self, name: str) -> str:
+        quoted = '"' + name.replace('"', '""') + '"'
+        return quoted.replace("%", "%%") if self._placeholder == "%s" else quoted
 
-def _content(rows: Any) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
-    """Return the columns' names of a DataFrame or an Arrow table, and its rows."""
-    if isinstance(rows, pa.Table):
-        return rows.column_names, zip(*(column.to_pylist() for column in rows.columns), strict=True)
-    return rows.columns, map(tuple, rows.collect())
+    def _content(self, rows: Any) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
+        """Return the columns' names of a DataFrame or an Arrow table, and its rows."""
+        if isinstance(rows, pa.RecordBatch):
+            rows = pa.Table.from_batches([rows])
+        elif not isinstance(rows, pa.Table):
+            if not hasattr(rows, "collect"):
+                reason = f"its rows are {type(rows).__name__}"
+                raise UpsertError(self._table, reason, "Give a DataFrame of Spark, or an Arrow table.")
+            if not hasattr(rows, "toArrow"):  # before PySpark 4
+                return rows.columns, map(tuple, rows.collect())
+            rows = rows.toArrow()
+        columns = [
+            column.cast(pa.timestamp(column.type.unit, "UTC")) if _has_zone(column.type) else column
+            for column in rows.columns
+        ]
+        return rows.column_names, zip(*(column.to_pylist() for column in columns), strict=True)
 
 
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+def _has_zone(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(type_)) and type_.tz is not None

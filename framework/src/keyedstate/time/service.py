@@ -369,12 +369,11 @@ def _count(queue: TimerQueue, namespace: Any) -> int:
 
 def _checked_time(time: Any) -> int:
     """Return a time as a plain integer, or raise `InvalidTimerTimeError`."""
-    if isinstance(time, dt.datetime):
-        return milliseconds_of(time)
     try:
         if isinstance(time, (bool, np.bool_)):
             raise TypeError
-        found = index(time)
+        # Of pandas' NaT this is no whole number.
+        found = index(milliseconds_of(time) if isinstance(time, dt.datetime) else time)
     except TypeError:
         raise InvalidTimerTimeError(time) from None
     if not BEFORE_TIME <= found <= END_OF_TIME:

@@ -188,7 +188,7 @@ class KeyedStream(RankableRows[ResultStream]):
         columns = self._read.inputs[0].columns
         chosen = over_columns(all_aggregates(aggregates, named), columns.schema.names)
         types = dict(zip(columns.schema.names, columns.schema.types, strict=True))
-        kinds = row_kind or self._row_kind
+        kinds = self._row_kind if row_kind is None else row_kind
         function = (
             Aggregation(columns.key_columns, types, chosen, ttl)
             if kinds is None

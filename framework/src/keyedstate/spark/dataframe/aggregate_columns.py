@@ -38,6 +38,8 @@ def aggregation_of(
         resolved[name] = aggregate.over(frame.columns, partial(_input_column, frame, name))
     read = [column for aggregate in resolved.values() for column in aggregate.read]
     read_kind, row_kind = row_kinds
+    if row_kind is not None and folded(frame, row_kind) in taken:
+        raise InvalidAggregateError(row_kind, f"{taken[folded(frame, row_kind)]} already; rename one of them")
     kinds = [] if read_kind is None else [read_kind]
     needed = list(dict.fromkeys([*key_columns, *read, *time_columns, *kinds]))
     read_fields = [frame.schema[name] for name in needed]

@@ -26,7 +26,7 @@ from keyedstate.spark.dataframe.side_outputs import declared_outputs
 from keyedstate.spark.dataframe.time_columns import event_time_of
 from keyedstate.spark.plan.heartbeat import heartbeat_ms
 from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
-from keyedstate.spark.schema import to_arrow
+from keyedstate.spark.schema import fields_by_name, folded, to_arrow
 from keyedstate.spark.session import refuse_old_connect
 from keyedstate.state import Ttl
 from keyedstate.time import EventTime
@@ -87,6 +87,8 @@ def keyed(
     refuse_old_connect(df)
     rows, key_columns = with_key_columns(df, keys)
     if row_kind is not None:
+        same = fields_by_name(rows).get(folded(rows, row_kind), [])
+        row_kind = same[0].name if len(same) == 1 else row_kind
         check_row_kind(row_kind, dict(rows.dtypes))
     interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
     found = event_time_of(rows, event_time)
@@ -222,7 +224,12 @@ class KeyedFrame(RankableRows[DataFrame]):
         time_columns = tuple(name for each in rows.event_times for name in (each.column, each.inputs) if name)
         chosen = all_aggregates(aggregates, named)
         frame, function, schema = aggregation_of(
-            rows.df, rows.key_columns, chosen, ttl, time_columns, (rows.row_kind, row_kind or rows.row_kind)
+            rows.df,
+            rows.key_columns,
+            chosen,
+            ttl,
+            time_columns,
+            (rows.row_kind, rows.row_kind if row_kind is None else row_kind),
         )
         return KeyedFrame(replace(rows, df=frame)).process(function, schema)
 

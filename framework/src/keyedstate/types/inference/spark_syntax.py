@@ -44,6 +44,8 @@ def parse_type(text: str) -> pa.DataType:
     try:
         return _Parser(text).type()
     except SparkSyntaxError as error:
+        if not text.strip():
+            raise
         try:
             columns = parse_schema(text)
         except SparkSyntaxError as other:

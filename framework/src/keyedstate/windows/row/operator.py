@@ -160,6 +160,8 @@ class WindowOperator:
         self._contents_at(target).merge_namespaces(target, others)
 
     def _add(self, row: Any, timestamp: int | None, window: Any, namespace: Any) -> None:
+        # Whatever fails here, the accessor is that of another window from now on.
+        self._recent_key = _NO_KEY
         contents = self._contents_at(namespace)
         contents.add(row if self._evictor is None else (row, timestamp))
         ctx = self._ctx
@@ -169,8 +171,8 @@ class WindowOperator:
         cleanup = self._cleanup_time(window)
         if cleanup != END_OF_TIME:
             self._register_cleanup(window, cleanup)
-        if self._remembers:
-            self._recent_key = self._current.key if result is TriggerResult.CONTINUE else _NO_KEY
+        if self._remembers and result is TriggerResult.CONTINUE:
+            self._recent_key = self._current.key
             self._recent_start, self._recent_end = window
             self._recent_contents = contents
 
