@@ -1,13 +1,15 @@
-"""A server of Spark Connect in a process of its own, beside the classic session of the tests."""
+"""A server of Spark Connect in a process of its own, beside the classic session of the tests; its queries."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,46 @@ class ConnectServer:
         from pyspark.sql.connect.session import SparkSession
 
         return SparkSession.builder.remote(self.url).create()
+
+
+class JsonQuery:
+    """A query over JSON files, one file an epoch, into JSON files."""
+
+    def __init__(self, folder: Path, columns: str = "k string, v long, ts timestamp") -> None:
+        self.folder = folder
+        self.columns = columns
+        self.config: dict[str, object] = {"checkpoint.dir": str(folder / "state"), "parallelism": 2}
+        (folder / "input").mkdir(parents=True)
+
+    def add(self, name: str, rows: Iterable[dict[str, Any]], folder: str = "input") -> None:
+        hidden = self.folder / folder / f".{name}"
+        hidden.parent.mkdir(exist_ok=True)
+        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        # Spark reads files in the order of their times.
+        time = 1_000_000_000 + len(list(hidden.parent.iterdir()))
+        os.utime(hidden, (time, time))
+        hidden.rename(hidden.with_name(f"{name}.json"))
+
+    def add_keys(self, name: str, *keys: str) -> None:
+        self.add(name, [{"k": key} for key in keys])
+
+    def frame(self, session: Any, folder: str = "input") -> Any:
+        return (
+            session.readStream.schema(self.columns)
+            .option("maxFilesPerTrigger", 1)
+            .json(str(self.folder / folder))
+        )
+
+    def start(self, out: Any, checkpoint: str = "spark", sink: str = "out", **trigger: Any) -> Any:
+        writer = out.writeStream.format("json").option("path", str(self.folder / sink))
+        writer = writer.option("checkpointLocation", str(self.folder / checkpoint))
+        return writer.trigger(**(trigger or {"availableNow": True})).start()
+
+    def run(self, out: Any, **options: str) -> Any:
+        query = self.start(out, **options)
+        query.awaitTermination()
+        return query
+
+    def rows(self, session: Any, columns: str, sink: str = "out") -> list[tuple[Any, ...]]:
+        read = session.read.schema(columns).json(str(self.folder / sink))
+        return sorted(tuple(row) for row in read.collect())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
@@ -16,7 +16,7 @@ pytest.importorskip(
     "pyspark.sql.connect.tvf", reason="keyed operators run on Spark Connect from PySpark 4 on"
 )
 
-from connect_server import ConnectServer
+from connect_server import ConnectServer, JsonQuery
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
@@ -29,10 +29,15 @@ from keyedstate.errors import (
     PreflightError,
     QueryNotStoppedError,
 )
-from keyedstate.runtime import Context, KeyedCoProcessFunction, KeyedProcessFunction
+from keyedstate.runtime import (
+    Context,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+)
 from keyedstate.savepoints import Savepoint
 from keyedstate.spark.datasource.registration import register
-from keyedstate.state import ValueState
+from keyedstate.state import BroadcastState, ValueState
 from keyedstate.time import EventTime
 from keyedstate.windows import Tumbling
 
@@ -55,8 +60,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
 
 
 @pytest.fixture(scope="module")
-def session(server: ConnectServer) -> Any:
-    return server.session()
+def session(server: ConnectServer) -> Iterator[Any]:
+    session = server.session()
+    yield session
+    # While the server answers: the client would wait for it at the end of this process.
+    session.stop()
 
 
 class Count(KeyedProcessFunction):
@@ -96,34 +104,8 @@ class KillsExecutorOnce(Count):
         yield from super().process(row, ctx)
 
 
-class Query:
-    """A query over JSON files, one file an epoch, into JSON files."""
-
-    def __init__(self, folder: Path, columns: str = "k string, v long, ts timestamp") -> None:
-        self.folder = folder
-        self.columns = columns
-        self.config: dict[str, object] = {"checkpoint.dir": str(folder / "state"), "parallelism": 2}
-        (folder / "input").mkdir(parents=True)
-
-    def add(self, name: str, rows: Iterable[dict[str, Any]], folder: str = "input") -> None:
-        hidden = self.folder / folder / f".{name}"
-        hidden.parent.mkdir(exist_ok=True)
-        hidden.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        # Spark reads files in the order of their times.
-        time = 1_000_000_000 + len(list(hidden.parent.iterdir()))
-        os.utime(hidden, (time, time))
-        hidden.rename(hidden.with_name(f"{name}.json"))
-
-    def add_keys(self, name: str, *keys: str) -> None:
-        self.add(name, [{"k": key} for key in keys])
-
-    def frame(self, session: Any, folder: str = "input") -> DataFrame:
-        found: DataFrame = (
-            session.readStream.schema(self.columns)
-            .option("maxFilesPerTrigger", 1)
-            .json(str(self.folder / folder))
-        )
-        return found
+class Query(JsonQuery):
+    """A query that counts its rows."""
 
     def counts(
         self, session: Any, function: KeyedProcessFunction | None = None, **config: object
@@ -131,19 +113,8 @@ class Query:
         rows = keyed(self.frame(session), "k", uid="counts", config={**self.config, **config})
         return rows.process(function or Count(), COUNTS)
 
-    def start(self, out: DataFrame, checkpoint: str = "spark", sink: str = "out", **trigger: Any) -> Any:
-        writer = out.writeStream.format("json").option("path", str(self.folder / sink))
-        writer = writer.option("checkpointLocation", str(self.folder / checkpoint))
-        return writer.trigger(**(trigger or {"availableNow": True})).start()
-
-    def run(self, out: DataFrame, **options: str) -> Any:
-        query = self.start(out, **options)
-        query.awaitTermination()
-        return query
-
     def rows(self, session: Any, columns: str = COUNTS, sink: str = "out") -> list[tuple[Any, ...]]:
-        read = session.read.schema(columns).json(str(self.folder / sink))
-        return sorted(tuple(row) for row in read.collect())
+        return super().rows(session, columns, sink)
 
 
 @pytest.fixture
@@ -314,11 +285,121 @@ def test_keys_are_columns_or_expressions(session: Any) -> None:
         keyed(rows, "kk")
 
 
-def test_the_drop_in_is_refused(session: Any) -> None:
-    operators = pytest.importorskip("keyedstate.spark.drop_in.operators")
-    grouped = session.createDataFrame([("a",)], "k string").groupBy("k")
-    with pytest.raises(ClassicSparkRequiredError, match="finds the checkpoint location of its query"):
-        operators.transform_with_state(grouped, object(), COUNTS, "update", "none")
+def processors() -> tuple[Any, Any]:
+    """Return two processors of Spark: the second one gets the rows of the first one."""
+    from pyspark.sql import Row
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    class Visits(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.count = handle.getValueState("count", "n long")
+
+        def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+            self.count.update((initialState.n,))
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+            times = [row.ts for row in rows]
+            (n,) = self.count.get() or (0,)
+            self.count.update((n + len(times),))
+            yield Row(k=key[0], n=n + len(times), at=max(times))
+
+    class Largest(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            self.largest = handle.getValueState("largest", "n long")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+            n = max(row.n for row in rows)
+            self.largest.update((n,))
+            self.handle.registerTimer(timerValues.getCurrentWatermarkInMs() + 1_000)
+            yield Row(k=key[0], n=n)
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:
+            yield Row(k=f"expired {key[0]}", n=self.largest.get()[0])
+
+    return Visits(), Largest()
+
+
+def test_processors_of_spark_run_in_a_chain_over_a_restart(session: Any, query: Query) -> None:
+    drop_in = pytest.importorskip("keyedstate.spark.drop_in")
+    pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="transformWithState came with Spark 4.1")
+    first, second = processors()
+    initial = session.createDataFrame([("A", 10)], "k string, n long").groupBy("k")
+
+    def built() -> DataFrame:
+        rows = query.frame(session).withWatermark("ts", "0 seconds").groupBy(f.upper("k").alias("up"))
+        made = rows.transformWithState(
+            first, "k string, n long, at timestamp", "append", "eventTime", initial, eventTimeColumnName="at"
+        )
+        return made.groupBy("k").transformWithState(second, COUNTS, "append", "eventTime")
+
+    with drop_in.enable():
+        with pytest.raises(ClassicSparkRequiredError, match=r"Set spark\.keyedstate\.checkpoint\.dir"):
+            built()
+        session.conf.set("spark.keyedstate.checkpoint.dir", str(query.folder / "state"))
+        session.conf.set("spark.keyedstate.parallelism", "2")
+        try:
+            query.add("0", [{"k": k, "ts": "2026-01-01T00:00:10Z"} for k in ("a", "b", "A")])
+            query.run(built())
+            query.add("1", [{"k": "b", "ts": "2026-01-01T00:00:20Z"}])
+            query.run(built())
+            rows = query.frame(session).groupBy("k")
+            both = [rows.transformWithState(first, COUNTS, "append", "none") for _ in range(2)]
+            with pytest.raises(PySparkException, match="two keyed operators of this query have the uid"):
+                query.run(both[0].union(both[1]), checkpoint="both", sink="both")
+        finally:
+            session.conf.unset("spark.keyedstate.checkpoint.dir")
+            session.conf.unset("spark.keyedstate.parallelism")
+    found = query.rows(session)
+    assert [row for row in found if not row[0].startswith("expired")] == [("A", 12), ("B", 1), ("B", 2)]
+    assert ("expired A", 12) in found
+    (folder,) = (
+        path for path in (query.folder / "state").iterdir() if (path / "transform-with-state-1").exists()
+    )
+    assert (folder / "transform-with-state-0").exists()
+
+
+class Limits(KeyedBroadcastProcessFunction):
+    """Says which values are above the limit of their key; small ones go to a side output."""
+
+    side_outputs: ClassVar[dict[str, Any]] = {"small": "k string, v long"}
+    limits = BroadcastState("limits", types.STRING, types.INT64)
+
+    def process_broadcast(self, row: Any, ctx: Context) -> None:
+        self.limits.put(row.k, row.v)
+
+    def process(self, row: Any, ctx: Context) -> Iterator[tuple[Any, ...]]:
+        if row.v > (self.limits.get(row.k) or 0):
+            yield ctx.key, row.v
+        else:
+            ctx.output("small", (ctx.key, row.v))
+
+
+def test_broadcast_rows_side_outputs_and_an_interval_join(session: Any, query: Query) -> None:
+    query.add("0", [{"k": "a", "v": v, "ts": "2026-01-01T00:00:10Z"} for v in (1, 7)])
+    query.add("0", [{"k": "a", "v": 2, "ts": "2026-01-01T00:00:12Z"}], folder="second")
+    rules = session.createDataFrame([("a", 5)], "k string, v long")
+    rows = keyed(query.frame(session), "k", uid="limits", config=query.config)
+    checked = rows.broadcast(rules).process(Limits(), "k string, v long")
+    event_time = EventTime("ts", delay=0)
+    sides = [keyed(query.frame(session, name), "k", event_time=event_time) for name in ("input", "second")]
+    pairs = connect(*sides, uid="pairs", config=query.config).interval_join(0, "5 seconds").join()
+    texts = [frame.select(f.to_json(f.struct("*")).alias("text")) for frame in (checked, pairs)]
+    run = query.run(texts[0].union(texts[1]))
+    assert [(metrics.uid, metrics.rows_in) for metrics in epoch_metrics(run)] == [("limits", 2), ("pairs", 3)]
+    found = [json.loads(text) for (text,) in query.rows(session, "text string")]
+    assert {"output": "main", "main": {"k": "a", "v": 7}} in found
+    assert {"output": "small", "small": {"k": "a", "v": 1}} in found
+    assert sorted((row["left_v"], row["right_v"]) for row in found if "left_v" in row) == [(1, 2), (7, 2)]
+
+
+def test_a_query_starts_with_a_savepoint_that_a_batch_has_written(session: Any, query: Query) -> None:
+    history = session.createDataFrame([("a",), ("a",), ("b",)], "k string")
+    rows = keyed(history, "k", uid="counts", config={"parallelism": 2, "max-parallelism": 64})
+    Savepoint.new().add(rows, Count()).write(query.folder / "history")
+    query.add_keys("0", "a", "c")
+    query.run(query.counts(session, **{"restore.savepoint": str(query.folder / "history")}))
+    assert query.rows(session) == [("a", 3), ("c", 1)]
 
 
 def failure_in_foreach_batch(rows: DataFrame, function: Any) -> str:

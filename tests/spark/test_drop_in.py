@@ -373,7 +373,27 @@ def test_wrong_arguments_are_refused(stream: Any) -> None:
     with pytest.raises(IllegalArgumentException, match="output mode"):
         drop_in.transform_with_state(frame.groupBy("k"), Counts(), OUT, "sometimes", "none")
     with pytest.raises(KeyColumnError):
-        drop_in.transform_with_state(frame.groupBy(f.upper("k")), Counts(), OUT, "update", "none")
+        drop_in.transform_with_state(frame.groupBy(f.upper("k").alias("v")), Counts(), OUT, "update", "none")
+
+
+class Seen(StatefulProcessor):
+    """Shows the key, and the columns of its rows."""
+
+    def init(self, handle: Any) -> None: ...
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            yield Row(k=f"{key} {row.__fields__}", n=row.n)
+
+
+def test_rows_do_not_have_keys_that_are_expressions(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([("a", 1), ("b", 2), ("A", 3)], "k string, n long")
+    grouped = frame.groupBy(f.upper("k").alias("up"), f.col("n") % 2)
+    made = drop_in.transform_with_state(grouped, Seen(), OUT, "update", "none").collect()
+    keys = {1: "('A', 1)", 2: "('B', 0)", 3: "('A', 1)"}
+    assert sorted(map(tuple, made), key=lambda row: row[1]) == [
+        (f"{key} ['k', 'n']", n) for n, key in keys.items()
+    ]
 
 
 class Forgetting(Counts):

@@ -11,7 +11,8 @@ from keyedstate.spark.dataframe.keys import with_key_columns
 from keyedstate.spark.dataframe.time_columns import event_time_of
 from keyedstate.spark.drop_in.group_state import TIMEOUT_DOMAINS, GroupStateFunction, UserFunction
 from keyedstate.spark.drop_in.operators import (
-    classic_frame,
+    computed_keys,
+    frame_of,
     key_columns_of,
     output_of,
     pandas_settings,
@@ -36,7 +37,7 @@ def apply_in_pandas_with_state(
     Parameters
     ----------
     grouped : GroupedData
-        ``df.groupBy("key")`` of a streaming DataFrame; its keys are columns of the DataFrame.
+        ``df.groupBy("key")`` of a streaming DataFrame.
     func, outputStructType, stateStructType, outputMode, timeoutConf
         As Spark's.
 
@@ -57,13 +58,13 @@ def apply_in_pandas_with_state(
     AnalysisException
         For timeouts of event time without a watermark.
     KeyColumnError
-        For a key that is no column.
+        For an expression with the name of a column, and for types that cannot be a key.
     ClassicSparkRequiredError
         For a DataFrame of Spark Connect.
     """
     assert timeoutConf in TIMEOUT_DOMAINS, f"timeoutConf is {timeoutConf!r}, not one of {[*TIMEOUT_DOMAINS]}"
     _check_output_mode(outputMode)
-    frame = classic_frame(grouped, _NAME)
+    frame = frame_of(grouped, _NAME)
     spark = frame.sparkSession
     if not frame.isStreaming:
         raise UnsupportedOperationException(
@@ -86,6 +87,7 @@ def apply_in_pandas_with_state(
         key_columns,
         checked.schema,
         _fields(stateStructType),
+        computed_keys(frame, key_columns),
         **pandas_settings(spark),
     )
     return output_of(_NAME, function, rows, key_columns, output, checked)

@@ -66,6 +66,8 @@ class GroupStateFunction(PandasProcessor):
         As `ProcessorFunction` takes them.
     state : StructType
         Of the state.
+    computed_keys
+        As `ProcessorFunction` takes them.
     **settings
         As `PandasProcessor` takes them.
     """
@@ -79,12 +81,16 @@ class GroupStateFunction(PandasProcessor):
         key_columns: Sequence[str],
         output: pa.Schema,
         state: StructType,
+        computed_keys: Sequence[str],
         **settings: Any,
     ) -> None:
-        super().__init__(None, TIMEOUT_DOMAINS[timeout], key_columns, output, {}, **settings)
+        super().__init__(
+            None, TIMEOUT_DOMAINS[timeout], key_columns, output, {}, None, computed_keys, **settings
+        )
         self._call = function
         self._timeout_conf = timeout
         self._columns = columns
+        self._names = [name for name in columns.names if name not in computed_keys]
         self._has_watermark = has_watermark
         self._state_schema = state
 
@@ -100,7 +106,7 @@ class GroupStateFunction(PandasProcessor):
 
     def groups(self, rows: pa.RecordBatch, counts: Sequence[int]) -> Iterator[Group]:
         """Yield the key and the frames of each key."""
-        frames = _Frames(rows)
+        frames = _Frames(rows, rows.num_columns - len(self._computed_keys))
         places = [rows.schema.get_field_index(name) for name in self._key_columns]
         most = self.most_rows(rows)
         start = 0
@@ -121,7 +127,7 @@ class GroupStateFunction(PandasProcessor):
         kinds = [self._columns.field(name).type for name in self._key_columns]
         key = tuple(_as_in_frame(part, kind) for part, kind in zip(parts, kinds, strict=True))
         state = self._state(ctx, timed_out=True)
-        yield from self._frames_of(self._call(key, iter([pd.DataFrame(columns=self._columns.names)]), state))
+        yield from self._frames_of(self._call(key, iter([pd.DataFrame(columns=self._names)]), state))
         if not self._store(state):
             # As in Spark, what leaves the state alone leaves its timeout, too.
             self.timers.fire_again(time)
@@ -186,9 +192,10 @@ class GroupStateFunction(PandasProcessor):
 
 
 class _Frames:
-    """The rows of several keys, to be cut into frames of one key."""
+    """The rows of several keys, to be cut into frames of one key, with so many of the columns."""
 
-    def __init__(self, rows: pa.RecordBatch) -> None:
+    def __init__(self, rows: pa.RecordBatch, columns: int) -> None:
+        self._number = columns
         self._frame = pd.DataFrame(
             {number: _series(column) for number, column in enumerate(rows.columns)}, copy=False
         )
@@ -213,9 +220,10 @@ class _Frames:
         """Yield some rows in frames of so many."""
         for first in range(start, end, most):
             last = min(first + most, end)
-            frame = self._frame.iloc[first:last].reset_index(drop=True)
+            frame = self._frame.iloc[first:last, : self._number].reset_index(drop=True)
             for place, column in self._varying.items():
-                frame.isetitem(place, _series(column.slice(first, last - first)))
+                if place < self._number:
+                    frame.isetitem(place, _series(column.slice(first, last - first)))
             yield frame
 
 

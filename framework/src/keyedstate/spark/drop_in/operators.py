@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import cloudpickle
 from pyspark.errors import IllegalArgumentException, PySparkRuntimeError
-from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType, _parse_datatype_string
 
 from keyedstate.errors import ClassicSparkRequiredError, EventTimeError, InitialStateError
+from keyedstate.options import CHECKPOINT_DIR
 from keyedstate.runtime.functions.groups import GroupedFunction
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.timers import TimeDomain
@@ -24,6 +26,7 @@ from keyedstate.spark.drop_in.frames import PandasProcessor
 from keyedstate.spark.drop_in.handle import declared_schemas, time_domain_of
 from keyedstate.spark.drop_in.processor import INITIAL_COLUMN, ProcessorFunction
 from keyedstate.spark.drop_in.rows import RowProcessor
+from keyedstate.spark.plan.configuration import read_configuration
 from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
 from keyedstate.spark.plan.watermark_file import new_watermark_file
 from keyedstate.spark.routing import quoted
@@ -33,7 +36,10 @@ from keyedstate.time import EventTime
 
 #: Begins the name under which Spark shows an operator, and its uid, before its number in the query.
 _NAME = "transform_with_state"
+#: The names under which operators are shown in a plan.
+_SHOWN_NAME = re.compile(rb"(?:transform|apply_in_pandas)_with_state_([0-9a-f]{16})")
 _OUTPUT_MODES = ("append", "complete", "update")
+_SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmgtp]?)b?")
 #: How often processing time advances where no row comes.
 _BEAT_MS = 1_000
 
@@ -64,7 +70,7 @@ def transform_with_state(
     Parameters
     ----------
     grouped : GroupedData
-        ``df.groupBy("key")``; its keys are columns of the DataFrame.
+        ``df.groupBy("key")``.
     statefulProcessor, outputStructType, outputMode, timeMode, initialState, eventTimeColumnName
         As Spark's.
 
@@ -83,9 +89,9 @@ def transform_with_state(
     InitialStateError
         For an initial state that is streaming or grouped by other types.
     KeyColumnError
-        For a key that is no column.
+        For an expression with the name of a column, and for types that cannot be a key.
     ClassicSparkRequiredError
-        On Spark Connect.
+        On Spark Connect, for a streaming DataFrame without the option ``checkpoint.dir``.
     EventTimeError
         For an event time of the output where the input has no watermark.
     """
@@ -117,7 +123,7 @@ def pandas_settings(spark: SparkSession) -> dict[str, Any]:
     max_records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
     return {
         "max_records": max_records if max_records > 0 else 2**31 - 1,
-        "max_bytes": _bytes(spark, conf.get("spark.sql.execution.arrow.maxBytesPerBatch", "2147483647")),
+        "max_bytes": _bytes(conf.get("spark.sql.execution.arrow.maxBytesPerBatch", None)),
         "by_name": conf.get("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName") != "false",
         "safe": conf.get("spark.sql.execution.pandas.convertToArrowArraySafely") == "true",
     }
@@ -139,7 +145,7 @@ class _Operator:
             raise IllegalArgumentException(
                 f"Unknown output mode {output_mode}. Accepted output modes are 'append', 'complete', 'update'"
             )
-        self._frame = classic_frame(grouped, _NAME)
+        self._frame = frame_of(grouped, _NAME)
         self.spark = self._frame.sparkSession
         self._keys = key_columns_of(grouped)
         self._processor = processor
@@ -156,7 +162,8 @@ class _Operator:
         first_rows = None
         if initial_state is not None:
             state_rows, state_keys = with_key_columns(initial_state._df, key_columns_of(initial_state))
-            rows, first_rows = _with_initial_state(rows, key_columns, state_rows, state_keys)
+            given = initial_state._df.columns
+            rows, first_rows = _with_initial_state(rows, key_columns, state_rows, state_keys, given)
         # Spark runs init() in another process: the processor itself stays as it is.
         on_driver = cloudpickle.loads(cloudpickle.dumps(self._processor))
         schemas = declared_schemas(on_driver.init, self._time_domain, parse_fields)
@@ -168,6 +175,7 @@ class _Operator:
             self._checked.schema,
             schemas,
             event_time_column or None,
+            computed_keys(self._frame, key_columns),
         )
         found = event_time_of(rows, None)
         out = output_of(_NAME, function, rows, key_columns, self._output, self._checked, first_rows)
@@ -205,19 +213,24 @@ def output_of(
     event_times = () if found is None else (SparkEventTime(found.column, delay=found.delay),)
     in_processing_time = function.time_domain is TimeDomain.PROCESSING_TIME
     in_event_time = function.time_domain is TimeDomain.EVENT_TIME and bool(event_times)
+    connect = is_connect(rows.sparkSession)
+    uid = name.replace("_", "-") if rows.isStreaming else None
+    if uid is not None and connect:
+        uid = f"{uid}-{_operators_before(rows)}"
     keyed_rows = KeyedRows(
         rows,
         key_columns,
-        name.replace("_", "-") if rows.isStreaming else None,
+        uid,
         None,
-        interval_ms=_BEAT_MS if in_processing_time else None,
+        # A client of Spark Connect receives no watermark.
+        interval_ms=_BEAT_MS if in_processing_time or (in_event_time and connect) else None,
         event_times=event_times,
         location_of_query=True,
         time_of_query=in_processing_time,
-        watermark_file=new_watermark_file() if in_event_time else None,
+        watermark_file=new_watermark_file() if in_event_time and not connect else None,
         first_rows=first_rows,
     )
-    if rows.isStreaming:
+    if rows.isStreaming and not connect:
         record_checkpoint_locations(rows.sparkSession)
     plan, routed = keyed_rows.planned(function, checked, {}, keeps_state=True)
     # By the id in the name its tasks know which operator of the query it is.
@@ -225,22 +238,53 @@ def output_of(
     return routed.mapInArrow(task_of(plan, shown), output)
 
 
-def classic_frame(grouped: GroupedData, name: str) -> DataFrame:
-    """Return the DataFrame that is grouped; raises `ClassicSparkRequiredError` for one of Spark Connect."""
+def frame_of(grouped: GroupedData, name: str) -> DataFrame:
+    """Return the DataFrame that is grouped.
+
+    Raises `ClassicSparkRequiredError` for a streaming one of Spark Connect without a folder for its state.
+    """
     frame: DataFrame = grouped._df
-    if is_connect(frame.sparkSession):
+    spark = frame.sparkSession
+    if (
+        frame.isStreaming
+        and is_connect(spark)
+        and read_configuration(spark, None).get(CHECKPOINT_DIR) is None
+    ):
         raise ClassicSparkRequiredError(
-            f"{name} finds the checkpoint location of its query through the JVM of the driver, which a "
-            "client of Spark Connect does not have",
-            "Use keyedstate.keyed with a process function, or Spark's own method.",
+            f"{name} keeps its state at the checkpoint location of its query, and finds that through the JVM "
+            "of the driver, which a client of Spark Connect does not have",
+            "Set spark.keyedstate.checkpoint.dir, a folder for the states of queries.",
         )
     return frame
 
 
-def key_columns_of(grouped: GroupedData) -> list[str]:
-    """Return the columns by which rows are grouped."""
-    *names, _ = grouped.agg(f.count(f.lit(1))).columns
-    return names
+def _operators_before(rows: DataFrame) -> int:
+    """Return how many operators of the drop-in a DataFrame of Spark Connect is the output of.
+
+    Tasks do not know the plan of their query there.
+    """
+    of_client: Any = rows
+    plan = of_client._plan.to_proto(of_client.sparkSession._client)
+    return len(set(_SHOWN_NAME.findall(plan.SerializeToString())))
+
+
+def key_columns_of(grouped: GroupedData) -> list[Column]:
+    """Return the columns and expressions by which rows are grouped."""
+    of_session: Any = grouped
+    if is_connect(grouped._df.sparkSession):
+        return list(of_session._grouping_cols)
+    # A client of Spark Connect may lack the classic API.
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    make: Callable[[Any], Column] = ClassicColumn
+    expressions = of_session._jgd.groupingExprs()
+    utils = of_session.session._jvm.org.apache.spark.sql.classic.ExpressionUtils
+    return [make(utils.column(expressions.apply(place))) for place in range(expressions.size())]
+
+
+def computed_keys(frame: DataFrame, key_columns: list[str]) -> list[str]:
+    """Return the parts of a key that are no columns of a DataFrame: the user's functions do not get them."""
+    return [name for name in key_columns if name not in frame.columns]
 
 
 def _with_event_time(out: DataFrame, name: str, delay_ms: int) -> DataFrame:
@@ -259,9 +303,11 @@ def _with_event_time(out: DataFrame, name: str, delay_ms: int) -> DataFrame:
 
 
 def _with_initial_state(
-    rows: DataFrame, key_columns: list[str], state: DataFrame, state_keys: list[str]
+    rows: DataFrame, key_columns: list[str], state: DataFrame, state_keys: list[str], given: list[str]
 ) -> tuple[DataFrame, DataFrame | None]:
     """Return the input with the column of the initial state, and the rows of that, for a streaming input.
+
+    The processor gets the columns `given` of the initial state.
 
     Rows of the initial state are rows of the input: that column has them, and the other columns are null,
     except those of the key.  A batch input has them already.
@@ -283,14 +329,14 @@ def _with_initial_state(
         raise InitialStateError(
             f"its keys have the types {shown[1]} and those of the input {shown[0]}; group both alike"
         )
-    given = f.struct(*(state[quoted(name)] for name in state.columns))
+    row = f.struct(*(state[quoted(name)] for name in given))
     columns = [
         state[quoted(keys[field.name])].alias(field.name)
         if field.name in keys
         else f.lit(None).cast(field.dataType).alias(field.name)
         for field in rows.schema.fields
     ]
-    state_rows = state.select(*columns, given.alias(INITIAL_COLUMN))
+    state_rows = state.select(*columns, row.alias(INITIAL_COLUMN))
     declared = state_rows.schema[INITIAL_COLUMN].dataType
     rows = rows.withColumn(INITIAL_COLUMN, f.lit(None).cast(declared))
     return (rows, state_rows) if rows.isStreaming else (rows.unionByName(state_rows), None)
@@ -307,8 +353,7 @@ def parse_fields(schema: str) -> StructType:
     return found
 
 
-def _bytes(spark: SparkSession, size: str | None) -> int:
-    """Return a size that a setting gives as text, with or without a unit."""
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None, "a session has a JVM"
-    return int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(size or "2147483647"))
+def _bytes(size: str | None) -> int:
+    """Return a size that a setting gives as text, with or without a unit, in binary units as Spark."""
+    found = _SIZE.fullmatch((size or "").strip().lower())
+    return int(found["number"]) * 1024 ** " kmgtp".index(found["unit"] or " ") if found else 2**31 - 1

@@ -45,6 +45,8 @@ class ProcessorFunction(GroupedFunction):
         The schemas of states that `init` gives as text.
     event_time_column : str, optional
         The column of the output with its event time.
+    computed_keys : sequence of str, optional
+        Columns of the key that the processor does not get in rows.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class ProcessorFunction(GroupedFunction):
         output: pa.Schema,
         schemas: Mapping[str, StructType],
         event_time_column: str | None = None,
+        computed_keys: Sequence[str] = (),
     ) -> None:
         self.event_time_column = event_time_column
         self._processor = processor
@@ -62,6 +65,7 @@ class ProcessorFunction(GroupedFunction):
         self._key_columns = list(key_columns)
         self._output = output
         self._schemas = dict(schemas)
+        self._computed_keys = list(computed_keys)
 
     def for_rows(
         self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
@@ -110,6 +114,8 @@ class ProcessorFunction(GroupedFunction):
         of_rows = np.array(counts)
         starts = np.cumsum(of_rows) - of_rows
         keys = self.keys(rows, starts)
+        if self._computed_keys:
+            rows = rows.drop_columns(self._computed_keys)
         initial: Iterator[Any] = repeat(None)
         if INITIAL_COLUMN in rows.schema.names:
             given = rows.column(INITIAL_COLUMN)

@@ -5,12 +5,14 @@ The methods of ``GroupedData`` are replaced when this module is imported; off, t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 
 from pyspark.sql import DataFrame, GroupedData
+from pyspark.sql.utils import is_remote
 
 from keyedstate.options import DROP_IN, Configuration
 from keyedstate.spark.drop_in.group_operator import apply_in_pandas_with_state
@@ -28,6 +30,7 @@ class Switched(AbstractContextManager[None]):
         global _chosen
         self._before = _chosen
         _chosen = on
+        switch_methods()
 
     def __exit__(self, *error: object) -> None:
         global _chosen
@@ -38,7 +41,8 @@ def enable() -> Switched:
     """Let Spark's stateful methods run on keyedstate from now on.
 
     They are ``transformWithState``, ``transformWithStateInPandas`` and ``applyInPandasWithState``. Operators
-    that exist stay what they are.  ``with drop_in.enable():`` does it for some lines.  Without a call the
+    that exist stay what they are.  On Spark Connect call it after the session is made.
+    ``with drop_in.enable():`` does it for some lines.  Without a call the
     option ``spark.keyedstate.drop-in`` of the session decides.
     """
     return Switched(True)
@@ -52,13 +56,20 @@ def disable() -> Switched:
 def _is_on(grouped: GroupedData) -> bool:
     if _chosen is not None:
         return _chosen
-    return bool(Configuration(None, spark=spark_settings(grouped.session)).get(DROP_IN))
+    settings = spark_settings(grouped._df.sparkSession)
+    return bool(Configuration(None, spark=settings).get(DROP_IN))
 
 
-def _switched(name: str, ours: Callable[..., DataFrame]) -> None:
-    spark_method = getattr(GroupedData, name, None)
-    if spark_method is None:  # transformWithState before Spark 4.1
-        return
+@cache
+def _switch_methods_of(kind: type[Any]) -> None:
+    """Replace the methods of one of both classes of grouped DataFrames."""
+    for name, ours in _METHODS.items():
+        if hasattr(kind, name):  # transformWithState came with Spark 4.1
+            _switch(kind, name, ours)
+
+
+def _switch(kind: type[Any], name: str, ours: Callable[..., DataFrame]) -> None:
+    spark_method = getattr(kind, name)
 
     @wraps(spark_method)
     def method(self: GroupedData, *arguments: Any, **named: Any) -> DataFrame:
@@ -67,9 +78,21 @@ def _switched(name: str, ours: Callable[..., DataFrame]) -> None:
         of_spark: DataFrame = spark_method(self, *arguments, **named)
         return of_spark
 
-    setattr(GroupedData, name, method)
+    setattr(kind, name, method)
 
 
-_switched("transformWithState", transform_with_state)
-_switched("transformWithStateInPandas", transform_with_state_in_pandas)
-_switched("applyInPandasWithState", apply_in_pandas_with_state)
+def switch_methods() -> None:
+    """Replace the methods, those of Spark Connect where the program uses it: it is slow to import."""
+    _switch_methods_of(GroupedData)
+    if is_remote() or "pyspark.sql.connect.group" in sys.modules:
+        from pyspark.sql.connect.group import GroupedData as GroupedDataOfConnect
+
+        _switch_methods_of(GroupedDataOfConnect)
+
+
+_METHODS: dict[str, Callable[..., DataFrame]] = {
+    "transformWithState": transform_with_state,
+    "transformWithStateInPandas": transform_with_state_in_pandas,
+    "applyInPandasWithState": apply_in_pandas_with_state,
+}
+switch_methods()

@@ -195,6 +195,8 @@ class KeyedRows:
                 compression=config[CHECKPOINT_COMPRESSION],
                 each_epoch=True,
                 offsets="" if self.time_of_query else None,
+                published_by_tasks=connect,
+                time_to_be_killed_s=_TIME_TO_BE_KILLED_S if speculates(spark) else 0.0,
             )
             acknowledging = self._acknowledging_from_tasks(spark, config)
         partitions = PartitionPlan(
@@ -252,6 +254,9 @@ class KeyedRows:
 
     def _acknowledging_from_tasks(self, spark: SparkSession, config: Configuration) -> Acknowledging:
         """Return how tasks acknowledge attempts, where only they know the operator's folder."""
+        operator_id = uuid.uuid4().hex[:16]
+        if is_connect(spark):
+            return Acknowledging(operator_id=operator_id, folder="", accumulator=None)
         acknowledgements = acknowledgements_of(spark.sparkContext)
         event_times, watermark_file = self.event_times, self.watermark_file
         beats = bool(self.interval_ms)
@@ -266,7 +271,6 @@ class KeyedRows:
             watch_for_requests(spark, folder)
             _configure(acknowledgements.coordinator(folder), listener, config)
 
-        operator_id = uuid.uuid4().hex[:16]
         acknowledgements.found_by_tasks[operator_id] = prepare
         return Acknowledging(operator_id=operator_id, folder="", accumulator=acknowledgements.accumulator)
 
