@@ -107,7 +107,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="keyedstate-from-spark-") as folder:
         work = Path(folder)
         session = open_session(work)
-        session.conf.set("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        for name, value in ROCKSDB.items():
+            session.conf.set(name, value)
         land(work / "rows", 0, arguments.keys, 2)
         start = time.perf_counter()
         run(session, work / "rows", work / "spark", work / "out", drop_in.disable())
