@@ -93,6 +93,15 @@ def test_strings_have_the_bytes_of_pyarrow_or_are_left_to_it(compiled, values):
         assert made.equals(expected)
 
 
+@given(counted=st.lists(st.tuples(SCALARS, st.integers(0, 3))))
+def test_values_are_repeated_alike(compiled, counted):
+    values, counts = [value for value, _ in counted], [count for _, count in counted]
+    assert repr(compiled.repeated(values, counts)) == repr(plain.repeated(values, counts))
+    for form in (compiled, plain):
+        with pytest.raises(ValueError):
+            form.repeated([*values, 1], counts)
+
+
 @given(columns=st.lists(st.lists(SCALARS, min_size=3, max_size=3), min_size=2, max_size=2))
 def test_columns_become_the_same_rows(compiled, columns):
     made = list(compiled.tuples_of(Pair, columns))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyedstate.row_path import plain
 
 #: That of `compiled.pyx`.
-_REVISION = 1
+_REVISION = 2
 
 
 def _compiled() -> Any:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         fold_bytes,
         packed_longs,
         packed_text,
+        repeated,
         tuples_of,
         with_cached_access,
     )
@@ -52,6 +53,7 @@ else:
     fold_bytes = _form.fold_bytes
     packed_longs = _form.packed_longs
     packed_text = _form.packed_text
+    repeated = _form.repeated
     tuples_of = _form.tuples_of
     with_cached_access = _form.with_cached_access
 
@@ -63,6 +65,7 @@ __all__ = [
     "fold_bytes",
     "packed_longs",
     "packed_text",
+    "repeated",
     "tuples_of",
     "with_cached_access",
 ]

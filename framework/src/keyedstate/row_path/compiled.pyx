@@ -40,7 +40,7 @@ cdef extern from *:
     Py_ssize_t keyedstate_offset(object member)
 
 #: Raised with every change of what the callers need: `keyedstate.row_path` has the same number.
-REVISION = 1
+REVISION = 2
 
 
 # -- hashes of keys ------------------------------------------------------------------------------------------
@@ -181,6 +181,21 @@ def packed_text(given):
 
 
 # -- columns to rows -----------------------------------------------------------------------------------------
+
+
+def repeated(list values, list counts):
+    cdef Py_ssize_t keys = PyList_GET_SIZE(values), key, count, place = 0
+    cdef PyObject* value
+    if PyList_GET_SIZE(counts) != keys:
+        raise ValueError(f"{keys} values and {len(counts)} counts; give one of each")
+    cdef list made = PyList_New(sum(counts))
+    for key in range(keys):
+        value = PyList_GET_ITEM(values, key)
+        for count in range(<Py_ssize_t><object>PyList_GET_ITEM(counts, key)):
+            Py_INCREF(value)
+            PyList_SET_ITEM(<PyObject*>made, place, value)
+            place += 1
+    return made
 
 
 cdef class _Rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from itertools import repeat
+from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -46,6 +46,15 @@ def packed_longs(values: Sequence[Any]) -> bytes | None:
 def packed_text(values: Sequence[Any]) -> tuple[bytes, bytes] | None:
     """Return strings as the offsets and the bytes of an Arrow array, or None for pyarrow to do it."""
     return None
+
+
+def repeated(values: list[Any], counts: list[int]) -> list[Any]:
+    """Return a list in which each value is as many times, consecutively, as its count says; none is negative.
+
+    Raises ValueError where there are not as many counts as values.
+    """
+    repeats = (repeat(value, count) for value, count in zip(values, counts, strict=True))
+    return list(chain.from_iterable(repeats))
 
 
 def tuples_of(cls: type[Any], columns: Sequence[list[Any]]) -> Iterator[Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
+from operator import sub
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from keyedstate.row_path import repeated
 from keyedstate.runtime.event_time import event_times
 from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.row_classes import RowClass, rows_from
@@ -90,20 +91,18 @@ class RowsByKey:
         batch = batch.select([name for name in names if name not in shared])
         batch = batch.take(pa.array(grouped.rows_by_key))
         key_groups = grouped.key_groups.tolist()
-        bounds = grouped.bounds
+        bounds = grouped.bounds.tolist()
         for start in range(0, batch.num_rows, ROWS_AT_ONCE):
             end = min(start + ROWS_AT_ONCE, batch.num_rows)
-            first, last = np.searchsorted(bounds, (start, end - 1), side="right") - 1
-            keys = slice(int(first), int(last) + 1)
-            counts = np.diff(bounds[first : last + 2].clip(start, end)).tolist()
+            first, after = bisect_right(bounds, start) - 1, bisect_right(bounds, end - 1)
+            keys = slice(first, after)
+            starts = [start, *bounds[first + 1 : after]]
+            counts = list(map(sub, [*starts[1:], end], starts))
             yield KeyRuns(
                 KeySequence(grouped.keys[keys], key_groups[keys], True),
                 counts,
                 batch.slice(start, ROWS_AT_ONCE),
-                {
-                    name: list(chain.from_iterable(map(repeat, values[keys], counts)))
-                    for name, values in shared.items()
-                },
+                {name: repeated(values[keys], counts) for name, values in shared.items()},
                 names,
                 self._row_class,
             )
