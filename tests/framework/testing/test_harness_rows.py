@@ -185,7 +185,7 @@ def test_none_in_a_not_null_column_is_refused_with_its_path(echo):
         (", string", "',' is no name of a column"),
         ("user string, user long", "the column 'user' appears 2 times"),
         ({}, "it has no column"),
-        ({"user": "string"}, "the column 'user'"),
+        ({"user": "strnig"}, "the column 'user'"),
         ({1: types.STRING}, "1 is no name of a column"),
         ({"user": pa.uint64(), "month": pa.month_day_nano_interval()}, "'month' has the type"),
         (["user"], "it is a list"),

@@ -153,8 +153,11 @@ class TypeSerializer(ABC, Generic[T]):
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
+        # What an inherited one says of `is_value` is not true of another one.
         if "is_value" in vars(cls) and "condition" not in vars(cls):
             cls.condition = TypeSerializer.condition  # type: ignore[method-assign]
+        if "is_value" in vars(cls) and "check_parts" not in vars(cls):
+            cls.check_parts = TypeSerializer.check_parts  # type: ignore[method-assign]
 
     @property
     @abstractmethod
