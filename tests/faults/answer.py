@@ -171,8 +171,8 @@ def batch_answer(flights: pa.Table, key: str) -> dict[str | None, Figures]:
 def expected_changes(operator: str, flights: pa.Table) -> Counter[Change]:
     """Return the rows that are left when all changes have been made."""
     if operator == "changes":
-        figures = batch_answer(flights, OPERATORS[operator])
-        return Counter((key, 1, count, delay) for key, (count, delay, _) in figures.items())
+        totals = batch_answer(flights, OPERATORS[operator])
+        return Counter((key, 1, count, delay) for key, (count, delay, _) in totals.items())
     of_key: defaultdict[str | None, list[int]] = defaultdict(list)
     for key, flight in zip(flights[OPERATORS[operator]].to_pylist(), flights["id"].to_pylist(), strict=True):
         of_key[key].append(flight)

@@ -1,4 +1,4 @@
-"""What the campaign's jobs do: running figures, row by row or declared with row kinds, or windows."""
+"""What the campaign's jobs do: running counts and sums, row by row or declared with row kinds, or windows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OPERATORS = {
 #: Those whose rows are windows: an airport's hours, by columns, and an aircraft's sessions, row by row.
 WINDOWED = ["hours", "turns"]
 #: Those that are declared, and emit changes: an airport's aggregates, and the first flights of an aircraft.
-#: One row by row is beside them, in which faults strike while rows are processed.
+#: They run together with one that works row by row, in which faults strike while rows are processed.
 CHANGING = ["changes", "firsts"]
 DECLARED = ["aircraft", *CHANGING]
 FIRST_FLIGHTS = 3

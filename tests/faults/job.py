@@ -154,10 +154,10 @@ def _result(rows: DataFrame, uid: str, place: str) -> DataFrame:
 def _changes(rows: DataFrame, uid: str) -> DataFrame:
     sign = "if(kind in ('+I', '+U'), 1L, -1L)"
     if uid == "changes":
-        figures = keyed(rows, OPERATORS[uid], uid=uid).aggregate(
+        totals = keyed(rows, OPERATORS[uid], uid=uid).aggregate(
             flights=count(), delay=sum_("arr_delay"), row_kind="kind"
         )
-        return figures.selectExpr(f"'{uid}' operator", f"{sign} id", "origin key", "flights", "delay")
+        return totals.selectExpr(f"'{uid}' operator", f"{sign} id", "origin key", "flights", "delay")
     first = keyed(rows, OPERATORS[uid], uid=uid).top_n(
         FIRST_FLIGHTS, by="id", descending=False, row_kind="kind"
     )

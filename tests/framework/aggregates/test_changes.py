@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.mean import Mean
 
 from keyedstate import types
 from keyedstate.aggregates import (
@@ -33,7 +34,7 @@ from keyedstate.errors import (
 )
 from keyedstate.local import connect, keyed
 from keyedstate.ranking import top_n
-from keyedstate.state import AggregateFunction, Ttl
+from keyedstate.state import Ttl
 from keyedstate.testing import Harness
 from keyedstate.windows import Tumbling
 
@@ -241,20 +242,6 @@ def test_means_of_whole_numbers_stay_exact_when_rows_are_taken_back() -> None:
             job.process_all([("a", n, None, None, None, kind)])
             job.end_epoch()
         assert job.take_outputs()[-1] == ("a", 1.0, "+U")
-
-
-class Mean(AggregateFunction[int, tuple[int, int], float]):
-    def create_accumulator(self) -> tuple[int, int]:
-        return 0, 0
-
-    def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
-        return accumulator[0] + value, accumulator[1] + 1
-
-    def get_result(self, accumulator: tuple[int, int]) -> float:
-        return accumulator[0] / accumulator[1]
-
-    def merge(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-        return a[0] + b[0], a[1] + b[1]
 
 
 def test_a_function_of_the_user_is_not_asked_for_results_without_rows() -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.aggregates.declaration import Aggregate, BoundAggregate, Part
-from keyedstate.aggregates.function import OUTPUT_ROWS, Aggregation, are_apart
+from keyedstate.aggregates.function import Aggregation, are_apart, in_slices
 from keyedstate.aggregates.numbers import count
 from keyedstate.backend import Column, ColumnTable
 from keyedstate.errors import InvalidAggregateError, StateValueError
@@ -20,6 +20,8 @@ from keyedstate.runtime.functions.vectorized import KeyedBatch
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.row_kinds import changes, check_row_kind, taken_back
 from keyedstate.state import Ttl
+
+T = TypeVar("T")
 
 Flags = npt.NDArray[np.bool_]
 
@@ -69,10 +71,6 @@ class ChangingAggregation(Aggregation):
     ) -> None:
         self._row_kind = row_kind
         self._read = read
-        #: The number of a key's rows, where some may be taken back: without any it has no results.  State
-        #: without it is of rows that were only added, and is left out: its sums do not count their values.
-        self._count = count().bound(types)
-        self._count.name = "rows(*)"
         if read is not None:
             check_row_kind(read, {name: str(type) for name, type in types.items()})
         super().__init__(key_columns, types, aggregates, ttl)
@@ -84,19 +82,23 @@ class ChangingAggregation(Aggregation):
             if row_kind in taken:
                 raise InvalidAggregateError(row_kind, f"{what} is named as the row kinds; rename one of them")
 
-    def _bound(self, name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> BoundAggregate:
-        bound = super()._bound(name, aggregate, types)
+    def _of_rows(self, bound: BoundAggregate) -> BoundAggregate:
         if self._read is None:
             return bound
-        try:
-            changing = bound.of_changes()
-        except InvalidAggregateError as error:
-            raise InvalidAggregateError(name, error.reason) from error
+        changing = bound.of_changes()
         changing.where = bound.where
         return changing
 
     def _not_shown(self) -> Sequence[BoundAggregate]:
-        return () if self._read is None else (self._count,)
+        """Return the number of a key's rows where some may be taken back: without any it has no results.
+
+        State without it is of rows that were only added, and is left out: its sums do not count their values.
+        """
+        if self._read is None:
+            return ()
+        rows = count().bound({})
+        rows.name = "rows(*)"
+        return (rows,)
 
     @property
     def output(self) -> pa.Schema:
@@ -119,7 +121,8 @@ class ChangingAggregation(Aggregation):
             stored = [None if one is None or one[0] is None else one for one in stored]
         existed = np.fromiter((one is not None for one in stored), np.bool_, len(rows))
         before = self.parts_of(stored)
-        after = self.merged(before, self.reduce(*self._counting(batch.rows, rows, existed)))
+        new = self._net(batch.rows, rows, existed, self.reduce, lambda bound, *parts: bound.without(*parts))
+        after = self.merged(before, new)
         exist = self._exist(rows, after[0])
         self._store(rows, after, exist)
         # A user's function has no result without rows.
@@ -137,7 +140,13 @@ class ChangingAggregation(Aggregation):
         if self._read is not None:
             existed &= old[0].there
             old = [Column(part.values, part.there & existed) for part in old]
-        new = self.reduce_columns(*self._counting(batch.rows, rows, existed))
+        new = self._net(
+            batch.rows,
+            rows,
+            existed,
+            self.reduce_columns,
+            lambda bound, *parts: bound.without_columns(*parts),
+        )
         now = self.merged_columns(old, new, rows)
         entries.write(now)
         exist = self._exist(rows, now[0].values)
@@ -147,30 +156,27 @@ class ChangingAggregation(Aggregation):
             table.locate([key.take(gone) for key in keys], groups, namespaces).remove()
         return _Changed(rows, self.results_of(old), self.results_of(now), existed, exist)
 
-    def _counting(
-        self, batch: pa.RecordBatch, rows: GroupedRows, existed: Flags
-    ) -> tuple[pa.RecordBatch, GroupedRows]:
-        """Return the rows but for those that take one back of a key that has none, as Flink leaves them out.
-
-        There are such rows where the state of their key has expired.
-        """
-        back = self._taken_back(batch)
-        if back is None:
-            return batch, rows
-        of_unknown = ~existed[rows.codes]
-        if not (back & of_unknown).any():
-            return batch, rows
-        counts = dict.fromkeys(np.flatnonzero(~existed).tolist(), 0)
-        kept = np.ones(len(back), np.bool_)
-        for row in np.flatnonzero(of_unknown).tolist():
-            key = int(rows.codes[row])
-            if not back[row]:
-                counts[key] += 1
-            elif counts[key]:
-                counts[key] -= 1
-            else:
-                kept[row] = False
-        return batch.filter(pa.array(kept)), rows.where(kept)
+    def _net(
+        self,
+        batch: pa.RecordBatch,
+        rows: GroupedRows,
+        existed: Flags,
+        reduce: Callable[[pa.RecordBatch, GroupedRows], list[T]],
+        without: Callable[[BoundAggregate, list[T], list[T]], list[T]],
+    ) -> list[T]:
+        """Return the parts of the rows that are added, less those of the rows that are taken back."""
+        back = None if self._read is None else taken_back(self._read, batch.column(self._read))
+        if back is None or not back.any():
+            return reduce(batch, rows)
+        added, taken = (
+            reduce(batch.filter(pa.array(which)), rows.where(which))
+            for which in (~back, back & _can_be_taken_back(back, rows.codes, existed))
+        )
+        parts: list[T] = []
+        for bound in self._kept.values():
+            place = self._places[bound.name]
+            parts += without(bound, added[place], taken[place])
+        return parts
 
     def _exist(self, rows: GroupedRows, counts: Sequence[int] | npt.NDArray[Any]) -> Flags:
         """Return which keys have rows, by the first part of accumulators where rows are taken back."""
@@ -200,46 +206,50 @@ class ChangingAggregation(Aggregation):
                 pa.RecordBatch.from_arrays([*keys, *results], schema=schema)
                 for results in (each.before, each.after)
             )
-            batch = changes(before, after, each.existed, each.exist, self._row_kind, keys=len(keys))
-            for start in range(0, len(batch), OUTPUT_ROWS):
-                yield batch.slice(start, OUTPUT_ROWS)
+            yield from in_slices(
+                changes(before, after, each.existed, each.exist, self._row_kind, keys=len(keys))
+            )
 
-    # -- rows that are taken back ---------------------------------------------------------------------------
 
-    def reduce(self, batch: pa.RecordBatch, rows: GroupedRows) -> list[Part]:
-        back = self._taken_back(batch)
-        if back is None:
-            return super().reduce(batch, rows)
-        added, taken = (
-            super(ChangingAggregation, self).reduce(batch.filter(pa.array(which)), rows.where(which))
-            for which in (~back, back)
-        )
-        parts: list[Part] = []
-        for bound in self._kept.values():
-            place = self._places[bound.name]
-            parts += bound.without(added[place], taken[place])
-        return parts
+def _can_be_taken_back(back: Flags, codes: npt.NDArray[np.int64], existed: Flags) -> Flags:
+    """Return which rows of a batch have one of their key before them, as Flink leaves out the others.
 
-    def reduce_columns(self, batch: pa.RecordBatch, rows: GroupedRows) -> list[Column]:
-        back = self._taken_back(batch)
-        if back is None:
-            return super().reduce_columns(batch, rows)
-        added, taken = (
-            super(ChangingAggregation, self).reduce_columns(batch.filter(pa.array(which)), rows.where(which))
-            for which in (~back, back)
-        )
-        parts: list[Column] = []
-        for bound in self._kept.values():
-            place = self._places[bound.name]
-            parts += bound.without_columns(added[place], taken[place])
-        return parts
+    There are others where the state of their key has expired.
+    """
+    has_row = np.ones(len(back), np.bool_)
+    of_unknown = ~existed[codes]
+    if not (back & of_unknown).any():
+        return has_row
+    counts = dict.fromkeys(np.flatnonzero(~existed).tolist(), 0)
+    for row in np.flatnonzero(of_unknown).tolist():
+        key = int(codes[row])
+        if not back[row]:
+            counts[key] += 1
+        elif counts[key]:
+            counts[key] -= 1
+        else:
+            has_row[row] = False
+    return has_row
 
-    def _taken_back(self, batch: pa.RecordBatch) -> Flags | None:
-        """Return which rows take another one back; None where no row does."""
-        if self._read is None:
-            return None
-        back = taken_back(self._read, batch.column(self._read))
-        return back if back.any() else None
+
+def aggregation(
+    key_columns: Sequence[str],
+    types: Mapping[str, pa.DataType],
+    aggregates: Mapping[str, Aggregate],
+    ttl: Ttl | None,
+    row_kinds: tuple[str | None, str | None],
+) -> Aggregation:
+    """Return the function of an ``aggregate()``; raises as `Aggregation` and `ChangingAggregation`.
+
+    `row_kinds` are the columns of the row kinds of the rows, and of the results, where they have some.
+    """
+    read, shown = row_kinds
+    if read is None and shown is None:
+        return Aggregation(key_columns, types, aggregates, ttl)
+    # Rows with row kinds have results with them, by default under the same name.
+    row_kind = read if shown is None else shown
+    assert row_kind is not None, "one of both is given"
+    return ChangingAggregation(key_columns, types, aggregates, ttl, row_kind, read)
 
 
 def _combined(changed: Sequence[_Changed]) -> _Changed:
@@ -248,9 +258,7 @@ def _combined(changed: Sequence[_Changed]) -> _Changed:
     rows = GroupedRows(
         list(map(pa.concat_arrays, columns)), np.concatenate([each.rows.key_groups for each in changed])
     )
-    last = np.empty(len(rows), np.int64)
-    # Of several assignments to one place the last one counts.
-    last[rows.codes] = np.arange(len(rows.codes))
+    last = rows.last_rows
     return _Changed(
         rows,
         [pa.concat_arrays(parts).take(pa.array(rows.first_rows)) for parts in _each(changed, "before")],

@@ -21,7 +21,7 @@ from keyedstate.aggregates.declaration import (
     wrong_type,
 )
 from keyedstate.errors import InvalidAggregateError
-from keyedstate.runtime.grouping import GroupedRows, canonical_values
+from keyedstate.runtime.grouping import GroupedRows, canonical_values, joined_values
 from keyedstate.types import TypeSerializer, list_of, set_of, tuple_of
 
 
@@ -75,8 +75,7 @@ class _CountDistinct(SinglePart):
                 places, codes = places[valid], codes[valid]
         order = np.argsort(codes, kind="stable")
         taken = [column.take(pa.array(places[order])) for column in columns]
-        columns_of_values = list(map(canonical_values, taken, self._value_types))
-        values = columns_of_values[0] if len(taken) == 1 else list(zip(*columns_of_values, strict=True))
+        values = joined_values(list(map(canonical_values, taken, self._value_types)))
         bounds = np.searchsorted(codes[order], np.arange(len(rows) + 1)).tolist()
         return [[set(values[start:end]) or None for start, end in pairwise(bounds)]]
 

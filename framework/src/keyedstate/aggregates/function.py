@@ -74,11 +74,15 @@ class Aggregation(VectorizedProcessFunction):
         self.accumulators: Any = ValueState(STATE_NAME, self.accumulator_type, ttl=ttl)
 
     def _bound(self, name: str, aggregate: Aggregate, types: Mapping[str, pa.DataType]) -> BoundAggregate:
-        """Return an aggregate of columns of these types; raises `InvalidAggregateError`."""
+        """Return an aggregate of columns of these types; raises `InvalidAggregateError` with its name."""
         try:
-            return aggregate.bound(types)
+            return self._of_rows(aggregate.bound(types))
         except InvalidAggregateError as error:
             raise InvalidAggregateError(name, error.reason) from error
+
+    def _of_rows(self, bound: BoundAggregate) -> BoundAggregate:
+        """Return the aggregate that rows need; raises `InvalidAggregateError`."""
+        return bound
 
     def _not_shown(self) -> Sequence[BoundAggregate]:
         """Return aggregates that are kept and are no output columns."""
@@ -241,9 +245,7 @@ class Aggregation(VectorizedProcessFunction):
         return error
 
     def _batches(self, rows: GroupedRows, results: list[pa.Array]) -> Iterator[pa.RecordBatch]:
-        batch = pa.RecordBatch.from_arrays([*rows.key_columns, *results], schema=self.output)
-        for start in range(0, len(rows), OUTPUT_ROWS):
-            yield batch.slice(start, OUTPUT_ROWS)
+        return in_slices(pa.RecordBatch.from_arrays([*rows.key_columns, *results], schema=self.output))
 
     def results_of(self, parts: list[Column]) -> list[pa.Array]:
         """Return the columns of the results of accumulators that are columns themselves."""
@@ -252,6 +254,12 @@ class Aggregation(VectorizedProcessFunction):
     def results(self, parts: list[Part]) -> list[pa.Array]:
         """Return the columns of the results of accumulators."""
         return [bound.results(parts[self._places[bound.name]]) for bound in self.aggregates.values()]
+
+
+def in_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield rows in output batches."""
+    for start in range(0, len(batch), OUTPUT_ROWS):
+        yield batch.slice(start, OUTPUT_ROWS)
 
 
 def are_apart(touched: Sequence[GroupedRows]) -> bool:

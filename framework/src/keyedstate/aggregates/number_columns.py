@@ -114,7 +114,7 @@ def subtracted(column: Column, taken: Column) -> Column:
     They are Python's numbers where one of them may be beyond 64 bits.
     """
     values, less = (np.where(each.there, each.values, 0) for each in (column, taken))
-    if values.dtype != np.float64 and max(_largest(values), _largest(less)) >= 2**62:
+    if values.dtype != np.float64 and max(largest(values), largest(less)) >= 2**62:
         values, less = values.astype(object), less.astype(object)
     with np.errstate(all="ignore"):
         differences = values - less
@@ -122,7 +122,8 @@ def subtracted(column: Column, taken: Column) -> Column:
     return Column(differences, None if present.all() else present)
 
 
-def _largest(values: Numbers) -> int:
+def largest(values: Numbers) -> int:
+    """Return the largest absolute value of whole numbers; 0 where there is none."""
     return max(abs(int(values.min())), abs(int(values.max()))) if len(values) else 0
 
 

@@ -21,7 +21,7 @@ from keyedstate.aggregates.declaration import (
     of_column,
     wrong_type,
 )
-from keyedstate.aggregates.number_columns import NumberAggregate, part_of
+from keyedstate.aggregates.number_columns import NumberAggregate, largest, part_of
 from keyedstate.backend import Column
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.tables import array_of
@@ -152,9 +152,7 @@ class _Mean(NumberAggregate):
 
     def results_of(self, parts: list[Column]) -> pa.Array:
         rows, total = parts
-        with np.errstate(all="ignore"):
-            means = total.values / rows.values
-        return array_of(Column(means, rows.there & (rows.values > 0)), self.result_type)
+        return _means(rows, total, self.result_type)
 
     def of_changes(self) -> BoundAggregate:
         return _CountedMean(self.name, self.columns, {"values": INT64, "total": self._sums}, self.result_type)
@@ -165,9 +163,13 @@ class _CountedMean(_CountedSum):
 
     def results_of(self, parts: list[Column]) -> pa.Array:
         rows, total = parts
-        with np.errstate(all="ignore"):
-            means = total.values / rows.values
-        return array_of(Column(means, rows.there & (rows.values > 0)), self.result_type)
+        return _means(rows, total, self.result_type)
+
+
+def _means(rows: Column, total: Column, result_type: pa.DataType) -> pa.Array:
+    with np.errstate(all="ignore"):
+        means = total.values / rows.values
+    return array_of(Column(means, rows.there & (rows.values > 0)), result_type)
 
 
 class _CountedDecimals(BoundAggregate):
@@ -309,14 +311,14 @@ def _sums(column: pa.Array, rows: GroupedRows) -> Column:
 
 
 def _integer_sums(codes: npt.NDArray[np.int64], values: npt.NDArray[Any], keys: int) -> npt.NDArray[Any]:
-    largest = max(abs(int(values.min())), abs(int(values.max()))) if len(values) else 0
-    if largest * len(values) < _EXACT:
+    most = largest(values)
+    if most * len(values) < _EXACT:
         return np.bincount(codes, weights=values, minlength=keys).astype(np.int64)
     # Halves of 32 bits: below 2**21 rows the sum of either is exact.
     wide = values.astype(np.int64)
     high = np.bincount(codes, weights=wide >> 32, minlength=keys).astype(np.int64)
     low = np.bincount(codes, weights=wide & 0xFFFFFFFF, minlength=keys).astype(np.int64)
-    if largest * len(values) < 2**63:
+    if most * len(values) < 2**63:
         return (high << 32) + low
     sums = [(upper << 32) + lower for upper, lower in zip(high.tolist(), low.tolist(), strict=True)]
     try:

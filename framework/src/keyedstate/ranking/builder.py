@@ -171,6 +171,6 @@ def top_n(
     if within is None:
         return TopN(aggregate, rank, changed_only=emit == "changed", ttl=ttl, row_kind=row_kind)
     if ttl is not None or emit != "changed" or row_kind is not None:
-        way_out = "Leave them out: a window goes when it ends, and its rows do not change."
+        way_out = "Leave them out: a window is removed when it ends, and its rows do not change."
         raise InvalidRankingError(part, "emit=, ttl= and row_kind= have no use with within=", way_out)
     return WindowTopN(aggregate, rank, within)

@@ -143,11 +143,7 @@ class Deduplication(RowsFunction):
         elif self._best is not None:
             self._choose(batch, self._better_rows(batch, self._best))
         elif self._last:
-            rows = batch.groups
-            last = np.empty(len(rows), np.int64)
-            # Of several assignments to one place the last one counts.
-            last[rows.codes] = np.arange(len(batch))
-            self._choose(batch, last)
+            self._choose(batch, batch.groups.last_rows)
         else:
             yield from self._batches(batch.rows, self._new_rows(batch))
 
@@ -166,9 +162,7 @@ class Deduplication(RowsFunction):
             keys = [rows.column(name) for name in self._key_columns]
             by_key = GroupedRows(keys, np.concatenate([groups for _, groups in chosen]))
             # The rows of a later batch are better than those that were chosen before.
-            last = np.empty(len(by_key), np.int64)
-            last[by_key.codes] = np.arange(len(rows))
-            rows = rows.take(pa.array(last))
+            rows = rows.take(pa.array(by_key.last_rows))
         yield from self._batches(rows, np.arange(len(rows)))
 
     def _batches(self, rows: pa.RecordBatch, chosen: Integers) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.aggregates import Aggregate
-from keyedstate.aggregates.function import OUTPUT_ROWS
+from keyedstate.aggregates.function import in_slices
 from keyedstate.aggregates.ranking import TopRows
 from keyedstate.errors import InvalidAggregateError, InvalidRankingError
 from keyedstate.ranking.deduplication import RowsFunction, check_columns
@@ -118,8 +118,7 @@ class TopN(RowsFunction):
         if self._row_kind is not None:
             existed, exist = _are_there(emitted, before), _are_there(emitted, now)
             made = changes(self._rows(emitted, before, now), made, existed, exist, self._row_kind)
-        for start in range(0, len(made), OUTPUT_ROWS):
-            yield made.slice(start, OUTPUT_ROWS)
+        yield from in_slices(made)
 
     def _rows(
         self,
@@ -127,7 +126,7 @@ class TopN(RowsFunction):
         first: Mapping[Any, list[Any] | None],
         other: Mapping[Any, list[Any] | None],
     ) -> pa.RecordBatch:
-        """Return the rows of keys at some places of their first rows; where there is none, the other one."""
+        """Return the rows of keys at some places of their first rows; where none exists, the other one."""
         found = [
             rows[place] if place < len(rows) else (other[key] or ())[place]
             for key, places in emitted.items()

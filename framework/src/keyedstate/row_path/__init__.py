@@ -15,7 +15,7 @@ _REVISION = 2
 
 
 def _compiled() -> Any:
-    """Return the extension; None where there is none. One that cannot be loaded is an error."""
+    """Return the extension; None where none exists. One that cannot be loaded is an error."""
     name = f"{__name__}.compiled"
     try:
         module = import_module(name)

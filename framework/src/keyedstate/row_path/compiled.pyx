@@ -20,6 +20,9 @@ cdef extern from "Python.h":
     long long PyLong_AsLongLongAndOverflow(object number, int* overflow) except? -1
     PyObject* PyCFunction_GET_SELF(object function)
     bint PyCFunction_Check(object function)
+    #: Of a list or a tuple.
+    Py_ssize_t PySequence_Fast_GET_SIZE(PyObject* sequence)
+    PyObject** PySequence_Fast_ITEMS(PyObject* sequence)
     void Py_INCREF(PyObject*)
     void Py_XDECREF(PyObject*)
     #: Steal the reference, and leave what was in the new list or tuple alone.
@@ -94,26 +97,18 @@ def fold_bytes(
 def columns_of(list rows, Py_ssize_t width):
     cdef Py_ssize_t count = PyList_GET_SIZE(rows), row, column
     cdef PyObject* found
-    cdef PyObject* item
+    cdef PyObject** items
     cdef list made = [PyList_New(count) for _ in range(width)]
     for row in range(count):
         found = PyList_GET_ITEM(rows, row)
-        if Py_TYPE(<object>found) is <PyTypeObject*>tuple:
-            if PyTuple_GET_SIZE(<object>found) != width:
-                return None
-            for column in range(width):
-                item = PyTuple_GET_ITEM(<object>found, column)
-                Py_INCREF(item)
-                PyList_SET_ITEM(PyList_GET_ITEM(made, column), row, item)
-        elif Py_TYPE(<object>found) is <PyTypeObject*>list:
-            if PyList_GET_SIZE(<object>found) != width:
-                return None
-            for column in range(width):
-                item = PyList_GET_ITEM(<object>found, column)
-                Py_INCREF(item)
-                PyList_SET_ITEM(PyList_GET_ITEM(made, column), row, item)
-        else:
+        if Py_TYPE(<object>found) is not <PyTypeObject*>tuple and Py_TYPE(<object>found) is not <PyTypeObject*>list:
             return None
+        if PySequence_Fast_GET_SIZE(found) != width:
+            return None
+        items = PySequence_Fast_ITEMS(found)
+        for column in range(width):
+            Py_INCREF(items[column])
+            PyList_SET_ITEM(PyList_GET_ITEM(made, column), row, items[column])
     return made
 
 

@@ -67,10 +67,18 @@ class GroupedRows:
         """Return the number of distinct keys."""
         return len(self.first_rows)
 
+    @property
+    def last_rows(self) -> Integers:
+        """The last row of each key."""
+        last = np.empty(len(self), np.int64)
+        # Of several assignments to one place the last one counts.
+        last[self.codes] = np.arange(len(self.codes))
+        return last
+
     @cached_property
     def keys(self) -> list[Any]:
         """The distinct keys as Python values in canonical form, tuples of several columns."""
-        return _joined(self.key_values)
+        return joined_values(self.key_values)
 
     @cached_property
     def key_values(self) -> list[list[Any]]:
@@ -142,10 +150,11 @@ class GroupedRows:
 
 def keys_of(columns: Sequence[pa.Array]) -> list[Any]:
     """Return the keys of rows, in canonical form: the values of a column, or tuples of several."""
-    return _joined(values_of(columns))
+    return joined_values(values_of(columns))
 
 
-def _joined(values: list[list[Any]]) -> list[Any]:
+def joined_values(values: list[list[Any]]) -> list[Any]:
+    """Return the values of one column as they are, those of several as tuples."""
     return values[0] if len(values) == 1 else list(zip(*values, strict=True))
 
 

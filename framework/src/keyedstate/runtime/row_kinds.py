@@ -24,7 +24,9 @@ UPDATE_AFTER: Final = "+U"
 #: The last row of a key that has none any more.
 DELETE: Final = "-D"
 
-_KINDS = pa.array([INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE])
+ROW_KINDS: Final = (INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE)
+
+_KINDS = pa.array(ROW_KINDS)
 _INSERT, _BEFORE, _AFTER, _DELETE = range(4)
 
 Flags = npt.NDArray[np.bool_]
@@ -44,8 +46,13 @@ def taken_back(name: str, kinds: pa.Array) -> Flags:
     known = pc.index_in(kinds, value_set=_KINDS)
     if known.null_count:
         wrong = kinds[int(np.argmax(known.is_null().to_numpy(zero_copy_only=False)))].as_py()
-        raise RowKindError(name, f"a row has {wrong!r}, and the kinds are {', '.join(_KINDS.to_pylist())}")
+        raise wrong_kind(name, wrong)
     return np.isin(known.to_numpy(), (_BEFORE, _DELETE))
+
+
+def wrong_kind(name: str, value: object) -> RowKindError:
+    """Return the error for a row whose row kind is none."""
+    return RowKindError(name, f"a row has {value!r}, and the kinds are {', '.join(ROW_KINDS)}")
 
 
 def changes(

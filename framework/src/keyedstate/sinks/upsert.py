@@ -9,10 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.errors import RowKindError, UpsertError, did_you_mean
-from keyedstate.runtime.row_kinds import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
-
-_KINDS = (INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE)
+from keyedstate.errors import UpsertError, did_you_mean
+from keyedstate.runtime.row_kinds import DELETE, ROW_KINDS, UPDATE_BEFORE, wrong_kind
 
 
 class UpsertSink:
@@ -115,10 +113,9 @@ class UpsertSink:
                 newest[key] = row
                 continue
             kind = row[kind_place]
-            if kind not in _KINDS:
+            if kind not in ROW_KINDS:
                 assert self._row_kind is not None
-                reason = f"a row has {kind!r}, and the kinds are {', '.join(_KINDS)}"
-                raise RowKindError(self._row_kind, reason)
+                raise wrong_kind(self._row_kind, kind)
             if kind in (DELETE, UPDATE_BEFORE):
                 newest[key] = None
             else:

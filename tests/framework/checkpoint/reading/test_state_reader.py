@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.mean import Mean
 
 from keyedstate import types
 from keyedstate.backend import EntryBatch, StateKind, StateMeta
@@ -30,7 +31,6 @@ from keyedstate.keygroups import KeyGroupRange, key_group_range_for
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
-    AggregateFunction,
     AggregatingState,
     BroadcastState,
     ListState,
@@ -275,19 +275,6 @@ def test_times_to_live_have_columns_of_their_own(writer: Writer) -> None:
 
 
 def test_a_folded_state_is_read_as_what_it_keeps(writer: Writer) -> None:
-    class Mean(AggregateFunction[int, tuple[int, int], float]):
-        def create_accumulator(self) -> tuple[int, int]:
-            return 0, 0
-
-        def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
-            return accumulator[0] + value, accumulator[1] + 1
-
-        def get_result(self, accumulator: tuple[int, int]) -> float:
-            return accumulator[0] / accumulator[1]
-
-        def merge(self, a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
-            return a[0] + b[0], a[1] + b[1]
-
     state = AggregatingState("mean", Mean(), types.tuple_of(types.INT64, types.INT64))
 
     def change(backend: KeyedStateBackend, keys: list[Any]) -> None:

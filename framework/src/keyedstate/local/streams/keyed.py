@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.aggregates import Aggregate, Aggregation, ChangingAggregation
+from keyedstate.aggregates import Aggregate
+from keyedstate.aggregates.changes import aggregation
 from keyedstate.aggregates.declaration import all_aggregates, over_columns
 from keyedstate.columns.declared import output_schema
 from keyedstate.columns.keyed import KeyedColumns
@@ -188,12 +189,7 @@ class KeyedStream(RankableRows[ResultStream]):
         columns = self._read.inputs[0].columns
         chosen = over_columns(all_aggregates(aggregates, named), columns.schema.names)
         types = dict(zip(columns.schema.names, columns.schema.types, strict=True))
-        kinds = self._row_kind if row_kind is None else row_kind
-        function = (
-            Aggregation(columns.key_columns, types, chosen, ttl)
-            if kinds is None
-            else ChangingAggregation(columns.key_columns, types, chosen, ttl, kinds, self._row_kind)
-        )
+        function = aggregation(columns.key_columns, types, chosen, ttl, (self._row_kind, row_kind))
         return self.process(function, function.output)
 
     def window(self, assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowed[ResultStream]:

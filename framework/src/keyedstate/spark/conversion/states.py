@@ -21,7 +21,7 @@ from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.drop_in.group_state import group_state_descriptor, timeout_descriptor, timer_of
 from keyedstate.spark.drop_in.state_values import StructValues
 from keyedstate.spark.routing import quoted
-from keyedstate.spark.savepoint.edit import StateRows
+from keyedstate.spark.savepoint.edit import STATE_COLUMNS, StateRows
 from keyedstate.spark.schema import key_types
 from keyedstate.spark.task.task import OperatorPlan
 from keyedstate.state import ListState, MapState, StateDescriptor, Ttl, ValueState
@@ -41,9 +41,6 @@ _TIMEOUTS = {
     "EventTimeTimeout": TimeDomain.EVENT_TIME,
 }
 
-
-#: Columns of a savepoint's states that are not those of the key.
-_NAMES_OF_STATES = ("value", "namespace", "written_at")
 
 #: Reads a state of an operator with options of Spark's data source ``statestore``, the key in its columns.
 ReadState: TypeAlias = "Callable[..., DataFrame]"
@@ -279,7 +276,7 @@ def keyed_state(
     """
     rows = checkpoint.state(operator, **options)
     names = [field.name for field in _struct(rows.schema["key"].dataType).fields]
-    clashing = [name for name in names if name.lower() in _NAMES_OF_STATES]
+    clashing = [name for name in names if name.lower() in STATE_COLUMNS]
     if clashing:
         raise checkpoint.refused(
             f"the key of {operator} has the column {clashing[0]!r}, a name that the columns of a state have",

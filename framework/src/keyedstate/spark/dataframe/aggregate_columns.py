@@ -8,7 +8,8 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from keyedstate.aggregates import Aggregate, Aggregation, ChangingAggregation
+from keyedstate.aggregates import Aggregate, Aggregation
+from keyedstate.aggregates.changes import aggregation
 from keyedstate.errors import InvalidAggregateError, did_you_mean
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.routing import quoted
@@ -37,7 +38,8 @@ def aggregation_of(
         taken[folded(frame, name)] = f"an aggregate is named {name!r}"
         resolved[name] = aggregate.over(frame.columns, partial(_input_column, frame, name))
     read = [column for aggregate in resolved.values() for column in aggregate.read]
-    read_kind, row_kind = row_kinds
+    read_kind, shown_kind = row_kinds
+    row_kind = read_kind if shown_kind is None else shown_kind
     if row_kind is not None and folded(frame, row_kind) in taken:
         raise InvalidAggregateError(row_kind, f"{taken[folded(frame, row_kind)]} already; rename one of them")
     kinds = [] if read_kind is None else [read_kind]
@@ -47,11 +49,7 @@ def aggregation_of(
     if fault is not None:
         raise InvalidAggregateError(None, fault)
     types = dict(zip(needed, to_arrow(StructType(read_fields)).types, strict=True))
-    function = (
-        Aggregation(key_columns, types, resolved, ttl)
-        if row_kind is None
-        else ChangingAggregation(key_columns, types, resolved, ttl, row_kind, read_kind)
-    )
+    function = aggregation(key_columns, types, resolved, ttl, row_kinds)
     results = [
         StructField(field.name, spark_type_of(field.type), field.nullable)
         for field in list(function.output)[len(key_columns) :]

@@ -229,7 +229,7 @@ class KeyedFrame(RankableRows[DataFrame]):
             chosen,
             ttl,
             time_columns,
-            (rows.row_kind, rows.row_kind if row_kind is None else row_kind),
+            (rows.row_kind, row_kind),
         )
         return KeyedFrame(replace(rows, df=frame)).process(function, schema)
 

@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=SavepointFolder)
 
+#: The columns of a state's rows in addition to those of the key, which may not have these names.
+STATE_COLUMNS = ("value", "namespace", "written_at")
+
 
 @dataclass(frozen=True)
 class StateRows:
@@ -312,7 +315,7 @@ def empty_operator(
 def check_columns(uid: str, meta: StateMeta, metadata: CheckpointMetadata, rows: DataFrame) -> None:
     """Refuse rows that lack a column of the state or have it with another type."""
     wanted = dict(metadata.key_columns)
-    clashing = {"namespace", "value", "written_at", KEY_GROUP_COLUMN} & {name.lower() for name in wanted}
+    clashing = {*STATE_COLUMNS, KEY_GROUP_COLUMN} & {name.lower() for name in wanted}
     if clashing:
         reason = f"its key has the column {sorted(clashing)[0]!r}, which means something else here"
         raise StateFrameError(uid, meta.name, reason)

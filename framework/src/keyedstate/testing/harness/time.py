@@ -9,10 +9,7 @@ from keyedstate.durations import Duration, milliseconds
 from keyedstate.errors import HarnessSettingError
 from keyedstate.state.clock import BEFORE_TIME, Clock, ManualClock
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
-from keyedstate.time import EventTime, InputTime, watermark_of_inputs
-
-_1970 = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
-_MILLISECOND = dt.timedelta(milliseconds=1)
+from keyedstate.time import EventTime, InputTime, milliseconds_of, watermark_of_inputs
 
 
 class HarnessTime:
@@ -113,7 +110,7 @@ def _instant_ms(what: str, time: int | dt.datetime) -> int:
         if time.tzinfo is None:
             way_out = "Give it one, such as UTC."
             raise HarnessSettingError(what, f"is {time!r}, which has no time zone", way_out)
-        return (time - _1970) // _MILLISECOND
+        return milliseconds_of(time)
     if time.__class__ is not int:
         raise HarnessSettingError(what, f"is {time!r}", "Give milliseconds since 1970 UTC, or a datetime.")
     return time
