@@ -15,7 +15,6 @@ import argparse
 import os
 import platform
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,7 +143,6 @@ def main() -> None:
         "| | rows in a micro-batch | Spark, RocksDB | keyedstate, heap-cow | times as fast | rows alone |",
         "|---|---|---|---|---|---|",
     ]
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory() as made:
         session = open_session(Path(made))
         for name, value in ROCKSDB.items():

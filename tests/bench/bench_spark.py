@@ -23,7 +23,6 @@ import os
 import platform
 import random
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -248,7 +247,6 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the report goes")
     options = parser.parse_args()
     mark()
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     # The functions of the queries are in a module that Spark's workers find there.
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,8 @@ ROCKSDB = {
 
 
 def open_session(folder: Path) -> SparkSession:
-    """Open a session of two cores whose queries wait without a load."""
+    """Open a session of two cores whose queries wait without a load, with workers of this Python."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
         .appName("keyedstate-bench")
