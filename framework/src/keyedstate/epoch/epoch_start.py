@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,13 @@ from keyedstate.checkpoint.protocol.local_copies import with_local_copies
 from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder
 from keyedstate.checkpoint.protocol.publication import finished_at_start
 from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
+from keyedstate.checkpoint.savepoint.offset_log import OffsetLog
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
 from keyedstate.epoch.configuration import backend_in_task, configuration_in_task, storage_in_task
 from keyedstate.epoch.local_folders import local_folder
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
-from keyedstate.errors import DuplicateUidError, KeyColumnsChangedError, KeyedStateError
+from keyedstate.errors import DuplicateUidError, KeyColumnsChangedError
 from keyedstate.options import CLOCK_MAX_SKEW
 from keyedstate.state.clock import system_clock
 from keyedstate.time.epoch_clock import EpochClock
@@ -39,7 +39,7 @@ class EpochStart:
     kind: SnapshotKind
     #: The time of `time.perf_counter`.
     began: float
-    #: Whether the input of the run is over.
+    #: Whether the input of the run is over: all event-time timers fire.
     drained: bool
     clock: EpochClock
     #: The time of the micro-batch, where it counts and is known.
@@ -87,7 +87,11 @@ class EpochStart:
         drained = owner.drained_run == identity.run_id
         batch_ms = None
         if location.offsets is not None:
-            batch_ms = _time_of_micro_batch(location.offsets, plan, identity.epoch)
+            offsets = OffsetLog(storage_in_task(location.offsets, plan.settings))
+            if location.time_of_query:
+                batch_ms = offsets.time_of(identity.epoch)
+            if location.fires_at_end:
+                drained = drained or offsets.ends_input(identity.epoch)
         finished_before = finished_at_start(attempts, identity)
         if finished_before:
             # A speculative attempt that began too late is killed now; another one repeats a failed one.
@@ -131,18 +135,3 @@ def _refuse_reordered_key(
     now = [name for name, _ in key_columns]
     if before != now and sorted(before) == sorted(now):
         raise KeyColumnsChangedError(uid, before, now)
-
-
-def _time_of_micro_batch(offsets: str, plan: PartitionPlan, epoch: int) -> int | None:
-    """Return the time of a micro-batch, which Spark writes into its log of offsets before any task runs.
-
-    A repeated micro-batch has the same one in all of its tasks, as Spark's ``current_timestamp()`` has.  None
-    where this process cannot read the log, or the log does not have the time.
-    """
-    try:
-        # A version, a JSON document, and a line for each source.
-        _, document, *_ = storage_in_task(offsets, plan.settings).read(str(epoch)).decode().split("\n", 2)
-        time = json.loads(document)["batchTimestampMs"]
-    except (KeyedStateError, ValueError, KeyError, TypeError):
-        return None
-    return time if isinstance(time, int) else None

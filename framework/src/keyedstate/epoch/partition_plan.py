@@ -38,8 +38,12 @@ class StateLocation:
     compression: str
     #: Whether Spark evaluates the operator in each epoch: it is not built inside ``foreachBatch``.
     each_epoch: bool
-    #: URI of Spark's log of offsets, where processing time is that of the micro-batch.
+    #: URI of Spark's log of offsets, where the operator needs it; empty until a task fills it in.
     offsets: str | None = None
+    #: Whether processing time is that of the micro-batch, from that log.
+    time_of_query: bool = False
+    #: Whether event-time timers fire after all input of ``trigger(availableNow=True)``, which that log tells.
+    fires_at_end: bool = False
     #: Whether tasks publish the checkpoints of their epochs, because no driver receives acknowledgements.
     published_by_tasks: bool = False
     #: Then: how long an attempt waits to be killed if another one at its partition has finished, in seconds.

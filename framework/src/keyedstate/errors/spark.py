@@ -80,6 +80,15 @@ class HeartbeatError(KeyedFrameError):
     )
 
 
+class EndOfInputError(KeyedFrameError):
+    """A choice of what happens after all input that cannot be used."""
+
+    end: object  # What was given
+    reason: str
+    way_out: str
+    message = "end={end!r} cannot be used: {reason}. {way_out}"
+
+
 class TaskContextError(KeyedStateError):
     """A keyed operator that runs outside the Spark task it was built for."""
 

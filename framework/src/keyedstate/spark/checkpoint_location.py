@@ -66,7 +66,17 @@ def offsets_in_task() -> str | None:
     """Return the URI of the log of offsets of the query that runs this task; None where that is unknown."""
     context = TaskContext.get()
     location = None if context is None else context.getLocalProperty(_LOCATION)
-    return None if location is None else f"{without_hadoop_scheme(location).rstrip('/')}/offsets"
+    return None if location is None else _offsets_at(location)
+
+
+def offsets_of_query(query_id: str) -> str:
+    """Return the URI of the log of offsets of a query that has begun, for its driver."""
+    with _lock:
+        return _offsets_at(_locations[query_id])
+
+
+def _offsets_at(location: str) -> str:
+    return f"{without_hadoop_scheme(location).rstrip('/')}/offsets"
 
 
 def operator_number_in_task(operator_id: str) -> int | None:
@@ -89,7 +99,10 @@ class _Recorder(StreamingQueryListener):
         query_id = self._jvm.java.util.UUID.fromString(str(event.id))  # type: ignore[union-attr]
         query = self._session.sharedState().activeStreamingQueries().get(query_id)
         conf = query.sparkSessionForStream().conf()
-        conf.set(_LOCATION, query.resolvedCheckpointRoot())
+        location = query.resolvedCheckpointRoot()
+        with _lock:
+            _locations[str(event.id)] = location
+        conf.set(_LOCATION, location)
         # Spark shows an operator before its inputs.  One whose output is used twice has one number.
         operators = reversed(_ID.findall(str(query.analyzedPlan().toString())))
         conf.set(_OPERATORS, ",".join(dict.fromkeys(operators)))
@@ -102,4 +115,6 @@ class _Recorder(StreamingQueryListener):
 
 
 _listeners: WeakKeyDictionary[SparkSession, _Recorder] = WeakKeyDictionary()
+#: By the id of the query.
+_locations: dict[str, str] = {}
 _lock = threading.Lock()

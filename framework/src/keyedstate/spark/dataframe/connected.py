@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
@@ -30,6 +30,7 @@ from keyedstate.runtime.functions.two_inputs import (
 )
 from keyedstate.spark.dataframe.frame import KeyedFrame, run_function
 from keyedstate.spark.dataframe.output_columns import join_output_type
+from keyedstate.spark.plan.end_of_input import end_file_for
 from keyedstate.spark.plan.heartbeat import heartbeat_ms
 from keyedstate.spark.plan.operator_plan import KeyedRows
 from keyedstate.spark.schema import to_arrow, without_arrow_type
@@ -42,6 +43,7 @@ def connect(
     uid: str | None = None,
     config: Mapping[str, object] | None = None,
     heartbeat: Duration | None = None,
+    end: Literal["fire"] | None = None,
 ) -> ConnectedFrame:
     """Connect two keyed DataFrames, so that one function sees the rows of both with one state of each key.
 
@@ -51,7 +53,7 @@ def connect(
         ``keyed(df, "key")``, both streaming or both batch, without a uid, options or a heartbeat.  Both have
         an event time, or neither; the operator's watermark is the minimum of both.  The names of the key
         columns may differ, not their types.
-    uid, config, heartbeat
+    uid, config, heartbeat, end
         As in `keyed`.
 
     Raises
@@ -60,7 +62,7 @@ def connect(
         For other values than two keyed DataFrames that match.
     EventTimeError
         If only one of them has an event time.
-    HeartbeatError
+    HeartbeatError, EndOfInputError, ClassicSparkRequiredError
     """
     for number, frame in (("first", first), ("second", second)):
         if not isinstance(frame, KeyedFrame):
@@ -77,7 +79,14 @@ def connect(
     _check_keys(*sides)
     event_times = _both_event_times(*sides)
     interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
-    operator = replace(sides[0], uid=uid, config=config, interval_ms=interval_ms, event_times=event_times)
+    operator = replace(
+        sides[0],
+        uid=uid,
+        config=config,
+        interval_ms=interval_ms,
+        event_times=event_times,
+        end_file=end_file_for(sides[0].df, end),
+    )
     return ConnectedFrame(operator, sides)
 
 
@@ -142,6 +151,7 @@ def _check_plain(which: str, rows: KeyedRows) -> None:
         "a uid": rows.uid,
         "options": rows.config,
         "a heartbeat": rows.interval_ms,
+        "an end": rows.end_file,
         "a broadcast DataFrame": rows.broadcast,
         "row kinds": rows.row_kind,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -24,6 +24,7 @@ from keyedstate.spark.dataframe.keys import KeyColumns, with_key_columns
 from keyedstate.spark.dataframe.output_columns import ranked_output_type, window_output_type
 from keyedstate.spark.dataframe.side_outputs import declared_outputs
 from keyedstate.spark.dataframe.time_columns import event_time_of
+from keyedstate.spark.plan.end_of_input import end_file_for
 from keyedstate.spark.plan.heartbeat import heartbeat_ms
 from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
 from keyedstate.spark.schema import fields_by_name, folded, to_arrow
@@ -42,6 +43,7 @@ def keyed(
     heartbeat: Duration | None = None,
     event_time: EventTime | None = None,
     row_kind: str | None = None,
+    end: Literal["fire"] | None = None,
 ) -> KeyedFrame:
     """Key the rows of a DataFrame, so that a process function sees those of one key together with its state.
 
@@ -72,12 +74,19 @@ def keyed(
         The column of strings that says what each row does to a result that changes: ``+I`` and ``+U`` add it,
         ``-U`` and ``-D`` take an equal one back.  `aggregate` understands it; a process function sees a
         column like any other.
+    end : {"fire"}, optional
+        What happens after all input of ``trigger(availableNow=True)``: with ``"fire"`` all windows and timers
+        of event time fire in a further micro-batch, as at the end of Flink's bounded sources.  By default
+        they wait for rows of a later run.  It needs Spark 4.2, and adds the source of a heartbeat to the
+        query.  Ignored with other triggers, and for a batch DataFrame, at whose end all fire.
 
     Raises
     ------
     KeyColumnError, HeartbeatError, EventTimeError, RowKindError
+    EndOfInputError
+        For another `end`, and before Spark 4.2.
     ClassicSparkRequiredError
-        For a DataFrame of Spark Connect before PySpark 4.
+        For a DataFrame of Spark Connect before PySpark 4, and for `end` on Spark Connect.
 
     Notes
     -----
@@ -102,6 +111,7 @@ def keyed(
             interval_ms=interval_ms,
             event_times=event_times,
             row_kind=row_kind,
+            end_file=end_file_for(rows, end),
         )
     )
 

@@ -28,7 +28,7 @@ from keyedstate.spark.drop_in.processor import INITIAL_COLUMN, ProcessorFunction
 from keyedstate.spark.drop_in.rows import RowProcessor
 from keyedstate.spark.plan.configuration import read_configuration
 from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
-from keyedstate.spark.plan.watermark_file import new_watermark_file
+from keyedstate.spark.plan.source_files import new_source_file
 from keyedstate.spark.routing import quoted
 from keyedstate.spark.schema import parse_output
 from keyedstate.spark.session import is_connect
@@ -227,7 +227,7 @@ def output_of(
         event_times=event_times,
         location_of_query=True,
         time_of_query=in_processing_time,
-        watermark_file=new_watermark_file() if in_event_time and not connect else None,
+        watermark_file=new_source_file() if in_event_time and not connect else None,
         first_rows=first_rows,
     )
     if rows.isStreaming and not connect:

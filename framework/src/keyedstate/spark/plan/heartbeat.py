@@ -29,14 +29,19 @@ def heartbeat_ms(heartbeat: object) -> int:
     return interval
 
 
-def with_heartbeat(rows: DataFrame, interval_ms: int) -> DataFrame:
-    """Return the rows of a streaming DataFrame in a union with the heartbeat's source."""
+def with_heartbeat(rows: DataFrame, interval_ms: int, end_file: str | None = None) -> DataFrame:
+    """Return the rows of a streaming DataFrame in a union with the heartbeat's source.
+
+    With `end_file`, a query that ends with its input has a micro-batch more, until the driver makes the file.
+    """
     spark = rows.sparkSession
     if has_python_sources():
         from keyedstate.spark.plan.heartbeat_source import HeartbeatSource
 
         spark.dataSource.register(HeartbeatSource)
         source = spark.readStream.format(HeartbeatSource.name()).option("interval-ms", str(interval_ms))
+        if end_file is not None:
+            source = source.option("end-file", end_file)
     else:
         source = spark.readStream.format("rate")
     return _with_source(rows, source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import cloudpickle
 import pyarrow as pa
@@ -13,6 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
 from keyedstate.checkpoint.protocol.coordinator import CheckpointCoordinator
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.checkpoint.savepoint.offset_log import OffsetLog
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.configuration import (
     choose_backend,
@@ -48,6 +50,7 @@ from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function, check_row_classes
 from keyedstate.runtime.functions.two_inputs import INPUTS, ConnectedInputs
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.spark.checkpoint_location import offsets_of_query
 from keyedstate.spark.hosts.owners import RemoteAccess, remote_access
 from keyedstate.spark.hosts.task_identity import is_in_micro_batch
 from keyedstate.spark.plan.configuration import read_configuration
@@ -56,7 +59,7 @@ from keyedstate.spark.plan.heartbeat import has_python_sources, with_heartbeat, 
 from keyedstate.spark.plan.metrics import record_epoch, report_epoch
 from keyedstate.spark.plan.no_output import NO_OUTPUT
 from keyedstate.spark.plan.preflight import check_executors
-from keyedstate.spark.plan.watermark_file import write_watermark
+from keyedstate.spark.plan.source_files import write_watermark
 from keyedstate.spark.query.built_operators import BuiltOperator, remember
 from keyedstate.spark.query.stop_watcher import watch_for_requests
 from keyedstate.spark.routing import route, with_key_group, with_plain_names
@@ -102,6 +105,8 @@ class KeyedRows:
     location_of_query: bool = False
     #: Whether processing time is that of the micro-batch, which Spark keeps at that location.
     time_of_query: bool = False
+    #: The file whose existence ends a query that has fired its timers after all input.
+    end_file: str | None = None
     #: Where the source of micro-batches after a new watermark finds it.
     watermark_file: str | None = None
     #: Rows of a batch DataFrame for the first epoch of a query, with the columns of `df`.
@@ -178,10 +183,12 @@ class KeyedRows:
                 directory=storage.uri,
                 compression=config[CHECKPOINT_COMPRESSION],
                 each_epoch=self.df.isStreaming,
+                offsets=None if self.end_file is None else "",
+                fires_at_end=self.end_file is not None,
                 published_by_tasks=connect,
                 time_to_be_killed_s=_TIME_TO_BE_KILLED_S if speculates(spark) else 0.0,
             )
-            acknowledging = _acknowledging(spark, config, folder)
+            acknowledging = _acknowledging(spark, config, folder, self.end_file)
             # Spark's own rate source would look like input without end.
             beats = bool(self.interval_ms) and has_python_sources()
             remember(BuiltOperator(folder, beats, published_by_tasks=connect))
@@ -195,6 +202,7 @@ class KeyedRows:
                 compression=config[CHECKPOINT_COMPRESSION],
                 each_epoch=True,
                 offsets="" if self.time_of_query else None,
+                time_of_query=self.time_of_query,
                 published_by_tasks=connect,
                 time_to_be_killed_s=_TIME_TO_BE_KILLED_S if speculates(spark) else 0.0,
             )
@@ -226,8 +234,8 @@ class KeyedRows:
             first_rows=self._first_rows(max_parallelism),
         )
         rows = self.df
-        if self.interval_ms is not None and rows.isStreaming:
-            rows = with_heartbeat(rows, self.interval_ms)
+        if (self.interval_ms is not None or self.end_file is not None) and rows.isStreaming:
+            rows = with_heartbeat(rows, self.interval_ms or 0, self.end_file)
         if self.watermark_file is not None and rows.isStreaming:
             rows = with_watermark_beats(rows, self.watermark_file)
         rows = with_key_group(rows, self.key_columns, max_parallelism)
@@ -345,15 +353,40 @@ class _WatermarkListener(_Listener):
         super().published(metadata, publish_ms)
 
 
+class _EndListener(_Listener):
+    """Ends the query, by a file, after the micro-batch in which its timers have fired."""
+
+    def __init__(
+        self, spark: SparkSession, folder: OperatorFolder, config: Configuration, end_file: str
+    ) -> None:
+        super().__init__(spark, folder, config)
+        self._config = config
+        self._end_file = Path(end_file)
+
+    def published(self, metadata: CheckpointMetadata, publish_ms: float) -> None:
+        log = OffsetLog(CheckpointStorage.open(offsets_of_query(metadata.query_id), self._config))
+        if log.ends_input(metadata.epoch):
+            self._end_file.touch()
+        else:
+            # An earlier run of the same DataFrame has made it.
+            self._end_file.unlink(missing_ok=True)
+        super().published(metadata, publish_ms)
+
+
 def _configure(coordinator: CheckpointCoordinator, listener: _Listener, config: Configuration) -> None:
     coordinator.configure(listener, config[CHECKPOINT_RETAINED], config[CHECKPOINT_TIMEOUT])
 
 
-def _acknowledging(spark: SparkSession, config: Configuration, folder: OperatorFolder) -> Acknowledging:
+def _acknowledging(
+    spark: SparkSession, config: Configuration, folder: OperatorFolder, end_file: str | None
+) -> Acknowledging:
     accumulator = None
     if not is_connect(spark):
         acknowledgements = acknowledgements_of(spark.sparkContext)
-        _configure(acknowledgements.coordinator(folder), _Listener(spark, folder, config), config)
+        listener = _Listener(spark, folder, config)
+        if end_file is not None:
+            listener = _EndListener(spark, folder, config, end_file)
+        _configure(acknowledgements.coordinator(folder), listener, config)
         accumulator = acknowledgements.accumulator
     return Acknowledging(
         operator_id=uuid.uuid4().hex[:16], folder=folder.storage.uri, accumulator=accumulator

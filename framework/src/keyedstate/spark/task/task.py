@@ -22,7 +22,7 @@ from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.local_folders import local_folder
 from keyedstate.epoch.partition import Partition, evaluate
 from keyedstate.epoch.partition_plan import PartitionPlan
-from keyedstate.errors import KeyedStateError, MisroutedRowsError
+from keyedstate.errors import KeyedStateError, MisroutedRowsError, TaskContextError
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, operator_index_for_key_group
 from keyedstate.options import HOSTS_EPOCH_TIMEOUT
 from keyedstate.runtime.runners import KeyedOperator
@@ -103,20 +103,31 @@ class OperatorPlan:
             if self.acknowledging is None:
                 yield from self._run_bounded(batches)
             else:
-                plan = self if self.acknowledging.folder else self._at_location_of_query()
+                plan = self._in_query(self.acknowledging)
                 assert plan.acknowledging is not None, "as before"
                 yield from plan._run_epoch(plan.acknowledging, batches)
         except KeyedStateError as error:
             raise with_report(error, self._uid).with_traceback(None) from None
         spare_the_collector()
 
-    def _at_location_of_query(self) -> OperatorPlan:
-        """Return the plan with the state where the query keeps it that runs this task."""
-        config = configuration_in_task(self.partitions.settings)
-        assert self.acknowledging is not None, "a batch has no location"
-        number = operator_number_in_task(self.acknowledging.operator_id)
-        packed, folder = _located(self.packed, state_directory_in_task(config), offsets_in_task(), number)
-        return replace(self, packed=packed, acknowledging=replace(self.acknowledging, folder=folder))
+    def _in_query(self, acknowledging: Acknowledging) -> OperatorPlan:
+        """Return the plan with the locations that are known in the tasks of the query only."""
+        if not acknowledging.folder:
+            config = configuration_in_task(self.partitions.settings)
+            number = operator_number_in_task(acknowledging.operator_id)
+            packed, folder = _located(self.packed, state_directory_in_task(config), offsets_in_task(), number)
+            return replace(self, packed=packed, acknowledging=replace(acknowledging, folder=folder))
+        location = self.partitions.location
+        if location is None or location.offsets is None:
+            return self
+        offsets = offsets_in_task()
+        if offsets is None:
+            raise TaskContextError(
+                "the operator fires its timers at the end of the input, and the checkpoint location of the "
+                "query is unknown, because it was started in another session than that of its DataFrames",
+                "Start it in that session.",
+            )
+        return replace(self, packed=_with_offsets(self.packed, offsets))
 
     def _run_bounded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition, batches = self._partition_of(batches)
@@ -274,6 +285,15 @@ def _located(packed: bytes, directory: str, offsets: str | None, number: int | N
     offsets = None if plan.location.offsets is None else offsets
     location = replace(plan.location, uid=uid, directory=storage.uri, offsets=offsets)
     return cloudpickle.dumps(replace(plan, location=location)), folder.storage.uri
+
+
+@lru_cache(maxsize=8)
+def _with_offsets(packed: bytes, offsets: str) -> bytes:
+    """Return a plan that has the folder of Spark's log of offsets."""
+    plan = _unpacked(packed)
+    assert plan.location is not None, "an acknowledged attempt has a location"
+    located: bytes = cloudpickle.dumps(replace(plan, location=replace(plan.location, offsets=offsets)))
+    return located
 
 
 @lru_cache(maxsize=8)

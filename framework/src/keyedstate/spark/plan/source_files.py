@@ -1,4 +1,4 @@
-"""The file by which the driver passes an operator's watermark to a source, which is another process."""
+"""Files by which the driver passes what it knows of an operator to a source, which is another process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 
-def new_watermark_file() -> str:
+def new_source_file() -> str:
     """Return the path of a file, which does not exist yet, in a folder of this process."""
     return os.path.join(_folder().name, uuid.uuid4().hex)
 
@@ -23,4 +23,4 @@ def write_watermark(path: str, watermark: int) -> None:
 
 @lru_cache(maxsize=1)
 def _folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="keyedstate-watermarks-")
+    return tempfile.TemporaryDirectory(prefix="keyedstate-sources-")
