@@ -147,7 +147,7 @@ def test_methods_that_only_functions_of_another_class_have_are_free() -> None:
             pass
 
     check_function(Columns())
-    check_function(wrong(end_epoch=lambda self: None, on_timers=5))
+    check_function(wrong(on_timers=5))
 
 
 def test_a_class_is_refused_where_an_instance_is_needed() -> None:

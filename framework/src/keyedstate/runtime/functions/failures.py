@@ -67,7 +67,8 @@ def _place(facts: dict[str, Any]) -> str:
     words = [f"Raised in {facts['function']}.{facts['step']}()"]
     if facts["state"] is not None:
         words.append(f"by the state {facts['state']!r}")
-    if facts["step"] in _OF_A_KEY:
+    # `end_epoch` of a vectorised function has no key.
+    if facts["step"] in _OF_A_KEY or (facts["step"] == "end_epoch" and facts["key"] is not None):
         words.append(f"for the key {_key_text(facts['key'])}")
     if facts["time"] is not None:
         words.append(f"and its timer at {facts['time']}")

@@ -288,6 +288,21 @@ class KeyedProcessFunction(KeyedFunction, Generic[R]):
         """
         raise NotImplementedError
 
+    def end_epoch(self, ctx: Context) -> Iterable[Any] | None:
+        """End the epoch of one key, after its rows and timers; returns rows as `process`.
+
+        Called once for each key that had a row or a timer in the epoch, in the order in which they came; so
+        the task remembers these keys until then. It may change state and register timers; those that are due
+        fire in a later epoch. At the end of a batch DataFrame it is called after all timers, and timers that
+        it registers never fire. Without this method nothing is remembered.
+
+        Parameters
+        ----------
+        ctx : Context
+            With the key. Its ``timestamp`` is the largest event time of the epoch's rows in this task.
+        """
+        raise NotImplementedError
+
 
 class KeyedBroadcastProcessFunction(KeyedProcessFunction[R], Generic[R, B]):
     """Reads the rows of one key after the other, and every row of a second, small DataFrame.

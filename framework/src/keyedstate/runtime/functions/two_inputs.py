@@ -119,6 +119,10 @@ class KeyedCoProcessFunction(KeyedFunction, Generic[R1, R2]):
         """Handle a timer of the key, which both inputs share; see `KeyedProcessFunction.on_timer`."""
         raise NotImplementedError
 
+    def end_epoch(self, ctx: Context) -> Iterable[Any] | None:
+        """End the epoch of one key with a row of either input; see `KeyedProcessFunction.end_epoch`."""
+        raise NotImplementedError
+
 
 def input_of_side_output(function: KeyedFunction, name: str) -> int:
     """Return the number of the input whose columns a side output has that declares none.

@@ -116,6 +116,10 @@ class KeyedOperator(ABC):
         """Yield the function's output at the end of an epoch, before timers fire."""
         yield from ()
 
+    def _end_keys(self) -> Iterator[pa.RecordBatch]:
+        """Yield the function's output at the end of the epoch of each key, after timers have fired."""
+        yield from ()
+
     def process_broadcast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the function over every row of the broadcast side and yield its output; raises as `process`.
 
@@ -205,6 +209,7 @@ class KeyedOperator(ABC):
         yield from self._end()
         if at_end is not AtEnd.NOTHING:
             yield from self.fire_timers()
+        yield from self._end_keys()
         yield from self._take_side_rows()
         self._backend.end_epoch()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice, repeat
 from types import GeneratorType
 from typing import Any, ClassVar
 
@@ -31,6 +31,7 @@ from keyedstate.runtime.runners.keyed_operator import (
     OperatorSpec,
 )
 from keyedstate.runtime.timers import TimeDomain
+from keyedstate.state.context import KeySequence
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import Timer, TimerTarget
 
@@ -61,6 +62,10 @@ class RowOperator(KeyedOperator):
             whole=self._whole_rows,
             row_class=self._row_classes.get(ROWS),
         )
+        #: The keys of the epoch so far and their key groups; None where the function does not end epochs.
+        self._touched: dict[Any, int] | None = None
+        if type(function).end_epoch is not self._kind.end_epoch:
+            self._touched = {}
 
     def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         if not self._operator_states.metas():
@@ -92,16 +97,41 @@ class RowOperator(KeyedOperator):
         return "process"
 
     def _process_runs(self, some: KeyRuns) -> Iterator[pa.RecordBatch]:
+        if self._touched is not None:
+            self._touched.update(zip(some.keys.keys, some.keys.key_groups, strict=True))
+        return self._process_keys(some.keys, some.counts, self._rows_of(some), self._step_of)
+
+    def _end_keys(self) -> Iterator[pa.RecordBatch]:
+        if not self._touched:
+            return
+        touched, self._touched = self._touched, {}
+        keys, key_groups = list(touched), list(touched.values())
+        self._backend.current.timestamp = None
+        end_epoch, time = self._function.end_epoch, self.largest_event_time
+        for start in range(0, len(keys), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            some = KeySequence(keys[part], key_groups[part], True)
+            rows: _Rows = (
+                repeat(None),
+                None if time is None else repeat(time),
+                lambda _, ctx: end_epoch(ctx),
+            )
+            yield from self._process_keys(some, [1] * len(some.keys), rows, lambda _: "end_epoch")
+
+    def _process_keys(
+        self, some: KeySequence, counts: Sequence[int], of_keys: _Rows, step_of: Callable[[Any], str]
+    ) -> Iterator[pa.RecordBatch]:
+        """Call a function with so many rows of each key, consecutively, and yield its output."""
         context, backend, current = self._context, self._backend, self._backend.current
-        rows, times, process = self._rows_of(some)
+        rows, times, process = of_keys
         limit = OUTPUT_BATCH_ROWS
         out: list[Any] = []
-        keys = some.keys.keys
+        keys = some.keys
         ends: list[int] = []  # ends[i]: rows of `out` after those of keys[i]
-        backend.begin_write_behind(some.keys)
+        backend.begin_write_behind(some)
         try:
             for current.turn, (key, current.key_group, count) in enumerate(
-                zip(keys, some.keys.key_groups, some.counts, strict=True)
+                zip(keys, some.key_groups, counts, strict=True)
             ):
                 context.key = current.key = key
                 for row in islice(rows, count):
@@ -117,16 +147,16 @@ class RowOperator(KeyedOperator):
                             out += result
                         elif result is not None:
                             if type(result) in _SINGLE_ROWS:
-                                raise _single_row(self._step_of(row), result)
+                                raise _single_row(step_of(row), result)
                             out += result
                     except (Exception, SystemExit) as error:
-                        raise self._failure(self._step_of(row), error) from error
+                        raise self._failure(step_of(row), error) from error
                     if len(out) >= limit:
                         ends.append(len(out))
                         # The caller may stop here: then no value is left in the write-behind cache.
                         backend.end_write_behind()
                         yield self._emit(out, keys, ends)
-                        backend.begin_write_behind(some.keys)
+                        backend.begin_write_behind(some)
                         out, ends = [], [0] * current.turn
                 ends.append(len(out))
         finally:
@@ -145,6 +175,7 @@ class RowOperator(KeyedOperator):
         context, backend, timers = self._context, self._backend, self._timers
         in_event_time = domain is TimeDomain.EVENT_TIME
         due = timers.due_timers(in_event_time=in_event_time)
+        touched = self._touched
         out: list[Any] = []
         keys: list[Any] = []
         ends: list[int] = []  # ends[i]: rows of `out` after the timer of keys[i]
@@ -164,6 +195,8 @@ class RowOperator(KeyedOperator):
                         out.extend(result)
                 except (Exception, SystemExit) as error:
                     raise self._failure("on_timer", error, timer.time) from error
+                if touched is not None:
+                    touched[timer.key] = backend.current.key_group
                 keys.append(timer.key)
                 ends.append(len(out))
                 if not len(keys) % ROWS_AT_ONCE:

@@ -1,0 +1,196 @@
+"""`end_epoch` of per-record functions: once for each key of the epoch, after its rows and timers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+
+import pytest
+
+import keyedstate as ks
+from keyedstate import local
+from keyedstate.errors import InvalidFunctionError, OutputRowError, UserFunctionError
+from keyedstate.runtime.runners import rows as row_runners
+from keyedstate.testing import Harness, SecondInput
+
+SCHEMA, OUTPUT = "k string, n long", "k string, step string, n long"
+NOON = dt.datetime(2026, 7, 1, 12, tzinfo=dt.timezone.utc)
+
+
+class Balance(ks.KeyedProcessFunction):
+    """Puts out its steps; each end of an epoch counts in the state."""
+
+    n = ks.ValueState("n", ks.types.INT64, default=0)
+    ends = ks.ValueState("ends", ks.types.INT64, default=0)
+
+    def process(self, row, ctx):
+        self.n.update(self.n.value() + row.n)
+        if row.n < 0:
+            ctx.timer_service.register_event_time_timer(ctx.timestamp + 1000)
+        yield ctx.key, "row", row.n
+
+    def on_timer(self, time, ctx):
+        yield ctx.key, "timer", time
+
+    def end_epoch(self, ctx):
+        self.ends.update(self.ends.value() + 1)
+        yield ctx.key, "end", self.n.value()
+
+
+class WithoutTimers(ks.KeyedProcessFunction):
+    n = ks.ValueState("n", ks.types.INT64, default=0)
+
+    def process(self, row, ctx):
+        self.n.update(self.n.value() + row.n)
+
+    def end_epoch(self, ctx):
+        return [(ctx.key, "end", self.n.value())]
+
+
+def test_each_touched_key_ends_once_after_its_rows_and_timers(one_backend):
+    with Harness(
+        Balance(),
+        key="k",
+        schema="k string, n long, ts timestamp",
+        output=OUTPUT,
+        event_time=ks.EventTime("ts"),
+        backend=one_backend,
+    ) as harness:
+        harness.process_all([("a", 1, NOON), ("b", -2, NOON), ("a", 3, NOON), ("c", 4, NOON)])
+        assert harness.end_epoch() == [("a", "end", 4), ("b", "end", -2), ("c", "end", 4)]
+        # First nothing is touched, then a timer touches its key.
+        assert harness.end_epoch() == []
+        due = int(NOON.timestamp() * 1000) + 1000
+        assert harness.advance_watermark(NOON + dt.timedelta(seconds=1)) == [("b", "timer", due)]
+        harness.process_all([("c", 1, NOON)])
+        assert sorted(harness.end_epoch()) == [("b", "end", -2), ("c", "end", 5)]
+        assert [harness.state(Balance.ends, key).value() for key in "abc"] == [1, 2, 2]
+
+
+def test_the_end_of_an_epoch_may_register_a_timer_for_the_next(one_backend):
+    class Later(WithoutTimers):
+        def end_epoch(self, ctx):
+            if ctx.timestamp is not None:
+                ctx.timer_service.register_event_time_timer(ctx.timestamp - 1)
+            yield ctx.key, "end", ctx.timestamp
+
+        def on_timer(self, time, ctx):
+            yield ctx.key, "timer", time
+
+    now = int(NOON.timestamp() * 1000)
+    time = ks.EventTime("ts", delay=0)
+    columns = "k string, n long, ts timestamp"
+    with Harness(
+        Later(), key="k", schema=columns, output=OUTPUT, event_time=time, backend=one_backend
+    ) as harness:
+        harness.process_all([("a", 1, NOON), ("b", 1, NOON + dt.timedelta(seconds=1))])
+        assert harness.end_epoch() == [("a", "end", now + 1000), ("b", "end", now + 1000)]
+        # Their keys are touched by the timers only, in an epoch without event times.
+        ended = harness.end_epoch()
+        assert sorted(ended[:2]) == [("a", "timer", now + 999), ("b", "timer", now + 999)]
+        assert sorted(ended[2:]) == [("a", "end", None), ("b", "end", None)]
+
+
+def test_a_key_of_several_chunks_and_nan_end_once(one_backend, monkeypatch):
+    monkeypatch.setattr(row_runners, "ROWS_AT_ONCE", 2)
+    with Harness(
+        WithoutTimers(), key="k", schema="k double, n long", output="k double, step string, n long"
+    ) as harness:
+        keys = [math.nan, 0.0, 1.0, -0.0, math.nan, None, 2.0]
+        harness.process_all([(key, 1) for key in keys])
+        harness.process_all([(key, 1) for key in keys])
+        ended = harness.end_epoch()
+        assert [(str(row.k), row.n) for row in ended] == [
+            ("nan", 4),
+            ("0.0", 4),
+            ("1.0", 2),
+            ("None", 2),
+            ("2.0", 2),
+        ]
+
+
+def test_both_inputs_and_a_broadcast_side_end_the_epochs_of_keys(one_backend):
+    class Both(ks.KeyedCoProcessFunction):
+        n = ks.ValueState("n", ks.types.INT64, default=0)
+
+        def process1(self, row, ctx):
+            self.n.update(self.n.value() + row.n)
+
+        def process2(self, row, ctx):
+            self.n.update(self.n.value() - row.m)
+
+        def end_epoch(self, ctx):
+            yield ctx.key, "end", self.n.value()
+
+    class Broadcast(ks.KeyedBroadcastProcessFunction):
+        def process(self, row, ctx):
+            pass
+
+        def process_broadcast(self, row, ctx):
+            pass
+
+        def end_epoch(self, ctx):
+            yield ctx.key, "end", 0
+
+    with Harness(
+        Both(),
+        key="k",
+        schema=SCHEMA,
+        second=SecondInput("k string, m long", "k"),
+        output=OUTPUT,
+        backend=one_backend,
+    ) as harness:
+        harness.process1_all([("a", 5), ("b", 1)])
+        harness.process2_all([("a", 2), ("c", 3)])
+        assert harness.end_epoch() == [("a", "end", 3), ("b", "end", 1), ("c", "end", -3)]
+    with Harness(
+        Broadcast(), key="k", schema=SCHEMA, output=OUTPUT, broadcast="rule string", backend=one_backend
+    ) as harness:
+        harness.process_broadcast(("only rows with a key count",))
+        harness.process(("a", 1))
+        assert harness.end_epoch() == [("a", "end", 0)]
+
+
+def test_a_local_run_ends_epochs_of_keys_at_its_checkpoints(one_backend, tmp_path):
+    rows = [{"k": "ab"[n % 2], "n": n} for n in range(4)]
+
+    def run(**options):
+        config = {"checkpoint.dir": str(tmp_path), "backend": one_backend}
+        keyed = local.keyed(rows, "k", config=config, **options)
+        return keyed.process(WithoutTimers(), OUTPUT).to_table().to_pylist()
+
+    ended = [{"k": "a", "step": "end", "n": 2}, {"k": "b", "step": "end", "n": 4}]
+    assert sorted(run(), key=lambda row: row["k"]) == ended
+    assert sorted(run(uid="u"), key=lambda row: row["k"]) == ended
+
+
+def test_mistakes_in_the_end_of_an_epoch_are_named(one_backend):
+    class WithoutContext(WithoutTimers):
+        def end_epoch(self):
+            pass
+
+    class Failing(WithoutTimers):
+        def end_epoch(self, ctx):
+            raise RuntimeError("no end")
+
+    class OneRow(WithoutTimers):
+        def end_epoch(self, ctx):
+            return (ctx.key, "end", 1)
+
+    class Wrong(WithoutTimers):
+        def end_epoch(self, ctx):
+            yield (ctx.key, "end")
+
+    def end(function):
+        with Harness(function, key="k", schema=SCHEMA, output=OUTPUT, backend=one_backend) as harness:
+            harness.process_all([("a", 1), ("b", 1)])
+            harness.end_epoch()
+
+    with pytest.raises(InvalidFunctionError, match=r"define end_epoch\(self, ctx\)"):
+        end(WithoutContext())
+    with pytest.raises(UserFunctionError, match=r"no end(.|\n)*end_epoch\(\) for the key 'a'"):
+        end(Failing())
+    with pytest.raises(UserFunctionError, match=r"end_epoch\(\) must yield its rows"):
+        end(OneRow())
+    with pytest.raises(OutputRowError, match="'a'"):
+        end(Wrong())
