@@ -18,7 +18,7 @@ def test_the_examples_of_the_page_run_from_top_to_bottom(tmp_path):
     blocks = re.findall(
         r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
     )
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     script = tmp_path / "page.py"
     script.write_text("\n".join(blocks) + "\nspark.stop()\nprint('the end')\n", encoding="utf-8")
     result = subprocess.run(

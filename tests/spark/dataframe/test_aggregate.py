@@ -119,3 +119,18 @@ def test_a_wrong_aggregate_is_refused_before_anything_runs(spark, given, message
     frame = spark.createDataFrame([("a", 1)], "k string, v long")
     with pytest.raises(InvalidAggregateError, match=message):
         keyed(frame, "k").aggregate(given)
+
+
+def test_running_values_continue_after_a_restart(spark, stream, one_backend):
+    def out(frame, **options):
+        config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
+        return keyed(frame, "k", config=config, **options).running(n=count(), most=max_("V"))
+
+    stream.add([{"k": "a", "v": 3}, {"k": "b", "v": 1}])
+    stream.run(out(stream.frame(), uid="running"))
+    stream.add([{"k": "a", "v": 2}, {"k": None, "v": None}])
+    stream.run(out(stream.frame(), uid="running"))
+    expected = {("a", 3, 1, 3), ("b", 1, 1, 1), ("a", 2, 2, 3), (None, None, 1, None)}
+    assert set(map(tuple, stream.all_rows())) == expected
+    with pytest.raises(InvalidAggregateError, match="the rows have a column of that name"):
+        out(spark.createDataFrame([("a", 1, 2)], "k string, v long, N long"))

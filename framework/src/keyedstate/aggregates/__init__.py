@@ -13,6 +13,7 @@ from keyedstate.aggregates.declaration import Aggregate, BoundAggregate
 from keyedstate.aggregates.function import Aggregation
 from keyedstate.aggregates.numbers import count, mean, stddev, sum_, variance
 from keyedstate.aggregates.ranking import max_by, min_by, top_by, top_k
+from keyedstate.aggregates.running import RunningAggregation
 from keyedstate.aggregates.selection import all_, any_, first, last, max_, min_
 from keyedstate.aggregates.sketches import approx_distinct, approx_quantiles
 from keyedstate.aggregates.user_defined import aggregate_with
@@ -22,6 +23,7 @@ __all__ = [
     "Aggregation",
     "BoundAggregate",
     "ChangingAggregation",
+    "RunningAggregation",
     "aggregate_with",
     "all_",
     "any_",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from keyedstate.backend import Column
@@ -72,6 +73,23 @@ class BoundAggregate(ABC):
         Raises `TooLargeError` where a whole number is beyond 64 bits.
         """
         raise NotImplementedError
+
+    def after_each(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        """Return the stored parts of one key merged with those of later rows, after each of them.
+
+        `new` has the parts of each row.  Raises as `merge_columns`.
+        """
+        after: list[list[Column]] = []
+        for row in range(len(new[0])):
+            stored = self.merge_columns(stored, [column.take(slice(row, row + 1)) for column in new])
+            after.append(stored)
+        return [
+            Column(
+                np.concatenate([column.values for column in part]),
+                np.concatenate([column.there for column in part]),
+            )
+            for part in zip(*after, strict=True)
+        ]
 
     def results_of(self, parts: list[Column]) -> pa.Array:
         """Return the results of accumulators, as `results` does; by default the only part."""

@@ -107,7 +107,7 @@ class Aggregation(VectorizedProcessFunction):
         """The table of the accumulators where it takes columns, else None."""
         return self.accumulators.column_table if self._by_columns else None
 
-    def process_batch(self, batch: KeyedBatch, ctx: Context) -> None:
+    def process_batch(self, batch: KeyedBatch, ctx: Context) -> Iterator[pa.RecordBatch] | None:
         table = self.column_table
         if table is None:
             rows = batch.groups
@@ -119,6 +119,7 @@ class Aggregation(VectorizedProcessFunction):
             rows = GroupedRows(columns, batch.key_groups, (entries.codes, entries.first_rows))
             results = self.results_of(self.merge_columns(entries, rows, batch.rows))
         self._touched.append((rows, results))
+        return None
 
     def keys_for(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
         """Return key columns in the types of a table of columns."""

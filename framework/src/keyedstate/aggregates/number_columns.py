@@ -52,6 +52,9 @@ class NumberAggregate(BoundAggregate):
     def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
         return list(map(added, stored, new))
 
+    def after_each(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        return list(map(accumulated, stored, new))
+
     def without(self, parts: list[Part], taken: list[Part]) -> list[Part]:
         return [
             [n if t is None else -t if n is None else n - t for n, t in zip(some, less, strict=True)]
@@ -106,6 +109,44 @@ def added(stored: Column, new: Column) -> Column:
     if wrapped.any():
         raise TooLargeError(int(wrapped.argmax()))
     return sums
+
+
+def accumulated(stored: Column, new: Column) -> Column:
+    """Return the sums of one value and the rows of a column so far, as `added` row by row.
+
+    Raises `TooLargeError` where whole numbers are beyond 64 bits.
+    """
+    # Minus zero changes no number; zero would change minus zero.
+    nothing = -0.0 if new.values.dtype == np.float64 else 0
+    there = np.concatenate([stored.there, new.there])
+    values = np.where(there, np.concatenate([stored.values, new.values]), nothing)
+    with np.errstate(all="ignore"):
+        sums = np.add.accumulate(values)
+    before, after = sums[:-1], sums[1:]
+    if sums.dtype != np.float64:
+        # As in `added`.
+        wrapped = (before ^ after) & (values[1:] ^ after) < 0
+        if wrapped.any():
+            raise TooLargeError(int(wrapped.argmax()))
+    return Column(after, np.logical_or.accumulate(there)[1:])
+
+
+def best_so_far(stored: Column, new: Column, *, largest: bool) -> Column:
+    """Return the largest or smallest of one value and the rows of a column so far; NaN is the largest."""
+    there = np.concatenate([stored.there, new.there])
+    values = np.concatenate([stored.values, new.values])
+    if values.dtype == np.float64:
+        nothing = -np.inf if largest else np.nan
+    else:
+        limits = np.iinfo(values.dtype)
+        nothing = limits.min if largest else limits.max
+    values[~there] = nothing
+    best = (np.maximum if largest else np.fmin).accumulate(values)
+    before, rows = best[:-1], values[1:]
+    wins = (rows != rows) | (rows > before) if largest else (before != before) | (rows < before)
+    # Of equal values, such as zeros of both signs, the first one stays.
+    at = np.maximum.accumulate(np.where(wins & there[1:], np.arange(1, len(values)), 0))
+    return Column(values[at], np.logical_or.accumulate(there)[1:])
 
 
 def subtracted(column: Column, taken: Column) -> Column:

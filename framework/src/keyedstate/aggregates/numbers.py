@@ -276,6 +276,10 @@ class _Moments(NumberAggregate):
         there = None if (total > 0).all() else total > 0
         return [Column(total), Column(means, there), Column(squares, there)]
 
+    def after_each(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        # A mean is no sum.
+        return BoundAggregate.after_each(self, stored, new)
+
     def results_of(self, parts: list[Column]) -> pa.Array:
         rows, _, squares = parts
         with np.errstate(all="ignore"):

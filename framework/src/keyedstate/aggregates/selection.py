@@ -18,7 +18,7 @@ from keyedstate.aggregates.declaration import (
     values_type,
     wrong_type,
 )
-from keyedstate.aggregates.number_columns import Numbers, merged_columns, part_of
+from keyedstate.aggregates.number_columns import Numbers, best_so_far, merged_columns, part_of
 from keyedstate.aggregates.ordering import best_rows, order_key, order_of, ordered_type
 from keyedstate.aggregates.ranking import By, best
 from keyedstate.backend import Column
@@ -111,6 +111,9 @@ class _Extreme(SinglePart):
 
     def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
         return [merged_columns(stored[0], new[0], _larger if self._largest else _smaller)]
+
+    def after_each(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        return [best_so_far(stored[0], new[0], largest=self._largest)]
 
 
 def _larger_float(one: float, other: float) -> float:
@@ -247,3 +250,6 @@ class _Truth(SinglePart):
 
     def merge_columns(self, stored: list[Column], new: list[Column]) -> list[Column]:
         return [merged_columns(stored[0], new[0], np.minimum if self._of_all else np.maximum)]
+
+    def after_each(self, stored: list[Column], new: list[Column]) -> list[Column]:
+        return [best_so_far(stored[0], new[0], largest=not self._of_all)]

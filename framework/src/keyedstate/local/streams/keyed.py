@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.aggregates import Aggregate
+from keyedstate.aggregates import Aggregate, RunningAggregation
 from keyedstate.aggregates.changes import aggregation
 from keyedstate.aggregates.declaration import all_aggregates, over_columns
 from keyedstate.columns.declared import output_schema
@@ -190,6 +190,43 @@ class KeyedStream(RankableRows[ResultStream]):
         chosen = over_columns(all_aggregates(aggregates, named), columns.schema.names)
         types = dict(zip(columns.schema.names, columns.schema.types, strict=True))
         function = aggregation(columns.key_columns, types, chosen, ttl, (self._row_kind, row_kind))
+        return self.process(function, function.output)
+
+    def running(
+        self,
+        aggregates: Mapping[str, Aggregate] = MappingProxyType({}),
+        /,
+        *,
+        ttl: Ttl | None = None,
+        **named: Aggregate,
+    ) -> ResultStream:
+        """Add to each row the aggregates over the rows of its key up to and including it, by columns.
+
+        Parameters
+        ----------
+        aggregates, ttl, named
+            As in `aggregate`.
+
+        Returns
+        -------
+        ResultStream
+            The columns of the rows, then the aggregates.  The rows of a key come in the order in which they
+            are processed.
+
+        Raises
+        ------
+        InvalidAggregateError
+            For no aggregate, and for a column or name that cannot be used; other errors as `process`.
+        RowKindError
+            For rows that may take earlier ones back.
+
+        Notes
+        -----
+        The state is that of `aggregate`, so a query may change from one to the other at a restart.
+        """
+        columns = self._only_added("running()")
+        chosen = over_columns(all_aggregates(aggregates, named), columns.schema.names)
+        function = RunningAggregation(columns.schema, columns.key_columns, chosen, ttl)
         return self.process(function, function.output)
 
     def window(self, assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowed[ResultStream]:

@@ -8,12 +8,12 @@ from functools import partial
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from keyedstate.aggregates import Aggregate, Aggregation
+from keyedstate.aggregates import Aggregate, Aggregation, RunningAggregation
 from keyedstate.aggregates.changes import aggregation
 from keyedstate.errors import InvalidAggregateError, did_you_mean
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.routing import quoted
-from keyedstate.spark.schema import fields_by_name, folded, to_arrow, without_arrow_type
+from keyedstate.spark.schema import distinct, fields_by_name, folded, to_arrow, without_arrow_type
 from keyedstate.state import Ttl
 
 
@@ -56,6 +56,31 @@ def aggregation_of(
     ]
     output = StructType([*(frame.schema[name] for name in key_columns), *results])
     return frame.select(*(frame[quoted(name)] for name in needed)), function, output
+
+
+def running_of(
+    frame: DataFrame, key_columns: Sequence[str], aggregates: Mapping[str, Aggregate], ttl: Ttl | None
+) -> tuple[RunningAggregation, StructType]:
+    """Return the function that adds aggregates to the rows of a DataFrame, and the columns of its output.
+
+    Raises `InvalidAggregateError`.
+    """
+    taken = set(fields_by_name(frame))
+    resolved: dict[str, Aggregate] = {}
+    for name, aggregate in aggregates.items():
+        if folded(frame, name) in taken:
+            raise InvalidAggregateError(name, "the rows have a column of that name; give it another one")
+        taken.add(folded(frame, name))
+        resolved[name] = aggregate.over(frame.columns, partial(_input_column, frame, name))
+    fault = without_arrow_type(frame.schema.fields)
+    if fault is not None:
+        raise InvalidAggregateError(None, fault)
+    function = RunningAggregation(to_arrow(frame.schema), key_columns, resolved, ttl)
+    results = [
+        StructField(field.name, spark_type_of(field.type), field.nullable)
+        for field in list(function.output)[len(frame.columns) :]
+    ]
+    return function, distinct(frame, StructType([*frame.schema.fields, *results]))
 
 
 def _input_column(frame: DataFrame, aggregate: str, name: str) -> str:

@@ -19,7 +19,7 @@ from keyedstate.ranking.deduplication import RowsFunction
 from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.checks import check_function
 from keyedstate.runtime.row_kinds import check_row_kind
-from keyedstate.spark.dataframe.aggregate_columns import aggregation_of
+from keyedstate.spark.dataframe.aggregate_columns import aggregation_of, running_of
 from keyedstate.spark.dataframe.keys import KeyColumns, with_key_columns
 from keyedstate.spark.dataframe.output_columns import ranked_output_type, window_output_type
 from keyedstate.spark.dataframe.side_outputs import declared_outputs
@@ -242,6 +242,42 @@ class KeyedFrame(RankableRows[DataFrame]):
             (rows.row_kind, row_kind),
         )
         return KeyedFrame(replace(rows, df=frame)).process(function, schema)
+
+    def running(
+        self,
+        aggregates: Mapping[str, Aggregate] = MappingProxyType({}),
+        /,
+        *,
+        ttl: Ttl | None = None,
+        **named: Aggregate,
+    ) -> DataFrame:
+        """Add to each row the aggregates over the rows of its key up to and including it, by columns.
+
+        Parameters
+        ----------
+        aggregates, ttl, named
+            As in `aggregate`.
+
+        Returns
+        -------
+        DataFrame
+            The columns of the rows, then the aggregates.  The rows of a key come in the order in which they
+            are processed.
+
+        Raises
+        ------
+        InvalidAggregateError
+            For no aggregate, and for a column or name that cannot be used; other errors as `process`.
+        RowKindError
+            For rows that may take earlier ones back.
+
+        Notes
+        -----
+        The state is that of `aggregate`, so a query may change from one to the other at a restart.
+        """
+        rows = self._only_added("running()")
+        function, schema = running_of(rows.df, rows.key_columns, all_aggregates(aggregates, named), ttl)
+        return self.process(function, schema)
 
     def window(self, assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowed[DataFrame]:
         """Put the rows of each key into windows: ``window(Tumbling.of("1 h")).aggregate(n=count())``.
