@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 
 import keyedstate as ks
 from keyedstate.aggregates import count
-from keyedstate.errors import EndOfInputError
+from keyedstate.errors import ConnectedFramesError, EndOfInputError
 from keyedstate.windows import Tumbling
 
 HAS_END = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
@@ -88,6 +89,56 @@ def test_a_query_without_input_ends_after_two_micro_batches(stream: Any, one_bac
     stream.run(counted)
     # The first one has none before it that tells whether it has input.
     assert stream.rows == {0: [], 1: []}
+
+
+@pytest.mark.skipif(not HAS_END, reason="before Spark 4.2 it is refused")
+def test_the_source_looks_for_the_end_until_the_driver_makes_the_file(tmp_path: Path) -> None:
+    from keyedstate.spark.plan.heartbeat_source import HeartbeatReader
+
+    end = tmp_path / "end"
+    reader = HeartbeatReader(0, str(end))
+    first = reader.initialOffset()
+    # With another trigger there is nothing to look for.
+    assert reader.latestOffset(first) == first
+    reader.prepareForTriggerAvailableNow()
+    looked = reader.latestOffset(first)
+    assert looked != first and reader.latestOffset(looked) not in (first, looked)
+    end.touch()
+    assert reader.latestOffset(looked) == looked
+
+
+@pytest.mark.skipif(not HAS_END, reason="before Spark 4.2 it is refused")
+def test_connected_inputs_fire_at_the_end_and_a_foreach_batch_function_cannot(
+    stream: Any, one_backend: str
+) -> None:
+    class Waiting(ks.KeyedCoProcessFunction):
+        def process1(self, row: Any, ctx: ks.Context) -> None:
+            ctx.timer_service.register_event_time_timer(2**60)
+
+        process2 = process1
+
+        def on_timer(self, time: int, ctx: Any) -> Iterator[tuple[Any, ...]]:
+            yield ctx.key, time
+
+    rows = stream.frame().withColumn("t", f.timestamp_seconds("v"))
+    time = ks.EventTime("t", delay=0)
+    sides = ks.keyed(rows.filter("v < 5"), "k", event_time=time), ks.keyed(rows, "k", event_time=time)
+    config = {"checkpoint.dir": str(stream.state), "parallelism": 1, "backend": one_backend}
+    out = ks.connect(*sides, uid="both", config=config, end="fire").process(Waiting(), "k string, t long")
+
+    def sink(batch: DataFrame, epoch: int) -> None:
+        with pytest.raises(EndOfInputError, match="Build the operator on the streaming DataFrame"):
+            ks.keyed(batch, "k", uid="inside", end="fire")
+        stream.rows[epoch] = [tuple(row) for row in batch.collect()]
+
+    stream.add([{"k": "a", "v": 1}, {"k": "b", "v": 9}])
+    stream.run(out, sink)
+    assert {epoch: sorted(rows) for epoch, rows in stream.rows.items()} == {
+        0: [],
+        1: [("a", 2**60), ("b", 2**60)],
+    }
+    with pytest.raises(ConnectedFramesError, match="has an end of its own"):
+        ks.connect(ks.keyed(rows, "k", end="fire"), ks.keyed(rows, "k"), uid="wrong")
 
 
 def test_a_batch_needs_no_end_and_another_end_is_refused(spark: SparkSession) -> None:
