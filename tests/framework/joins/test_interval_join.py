@@ -18,7 +18,7 @@ from keyedstate.errors import (
 )
 from keyedstate.joins import LeftColumn, ProcessJoinFunction, interval_join
 from keyedstate.state import ValueState
-from keyedstate.testing import Harness, SecondInput
+from keyedstate.testing import Harness, Input
 from keyedstate.time import EventTime
 
 LEFT = "k string, n long, at timestamp"
@@ -35,7 +35,7 @@ def at(ms):
 
 
 def joining(function, backend, output=OUTPUT, **arguments):
-    second = SecondInput(RIGHT, "k2", EventTime("at", arguments.pop("delay2", None)))
+    second = Input(RIGHT, "k2", EventTime("at", arguments.pop("delay2", None)))
     chosen = {
         "key": "k",
         "schema": LEFT,
@@ -410,7 +410,7 @@ def test_what_cannot_be_joined_is_refused(one_backend):
     with pytest.raises(InvalidJoinError, match="are missing"):
         interval_join(0, 1).side_output("x", None)
     with pytest.raises(InvalidJoinError, match="no columns are named"):
-        joining(interval_join(0, 1).join(), one_backend, event_time=None, second=SecondInput(RIGHT, key="k2"))
+        joining(interval_join(0, 1).join(), one_backend, event_time=None, second=Input(RIGHT, key="k2"))
     with pytest.raises(InvalidJoinError, match="says it"):
         interval_join(0, 1, lookback=5)
     with pytest.raises(InvalidJoinError, match="is negative"):

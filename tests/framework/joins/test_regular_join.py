@@ -15,7 +15,7 @@ from keyedstate import local
 from keyedstate.errors import InvalidJoinError, OutputSchemaError, UnboundedStateWarning, UserFunctionError
 from keyedstate.joins import join
 from keyedstate.state import Ttl, TtlClock, Visibility
-from keyedstate.testing import Harness, SecondInput
+from keyedstate.testing import Harness, Input
 from keyedstate.time import EventTime
 
 LEFT = "k string, n long, at timestamp"
@@ -38,7 +38,7 @@ def joining(how, backend, ttl=BY_WATERMARK, **arguments):
         key="k",
         schema=LEFT,
         event_time=timed,
-        second=SecondInput(RIGHT, "k2", timed),
+        second=Input(RIGHT, "k2", timed),
         output=LEFT if how in ("semi", "anti") else PAIRS,
         backend=backend,
         **arguments,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keyedstate import local
 from keyedstate.errors import InvalidJoinError, UserFunctionError
 from keyedstate.joins import versioned_join
-from keyedstate.testing import Harness, SecondInput
+from keyedstate.testing import Harness, Input
 from keyedstate.time import EventTime
 
 LEFT = "k string, n long, at timestamp"
@@ -34,7 +34,7 @@ def joining(backend, how="left", timed=True, **arguments):
         key="k",
         schema=LEFT,
         event_time=event_time,
-        second=SecondInput(RIGHT, "k2", event_time),
+        second=Input(RIGHT, "k2", event_time),
         output=OUTPUT,
         backend=backend,
         **arguments,

@@ -20,7 +20,7 @@ from keyedstate.errors import (
 )
 from keyedstate.joins import CoGroupFunction, windowed
 from keyedstate.state import ValueState
-from keyedstate.testing import Harness, SecondInput
+from keyedstate.testing import Harness, Input
 from keyedstate.time import EventTime
 from keyedstate.windows import Count, CountTrigger, Session, Sliding, TimeEvictor, Tumbling
 
@@ -38,7 +38,7 @@ def at(ms):
 
 def joining(function, backend, output, timed=True, **arguments):
     event_time = EventTime("at") if timed else None
-    second = SecondInput(RIGHT, "k2", event_time)
+    second = Input(RIGHT, "k2", event_time)
     return Harness(
         function,
         key="k",

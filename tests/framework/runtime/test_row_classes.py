@@ -20,7 +20,7 @@ from keyedstate.runtime import (
     KeyedProcessFunction,
 )
 from keyedstate.state import ValueState
-from keyedstate.testing import Harness, SecondInput
+from keyedstate.testing import Harness, Input
 
 SCHEMA = "origin string, delay int, seen timestamp, extra double"
 AT = dt.datetime(2026, 1, 1, tzinfo=dt.timezone.utc)
@@ -220,12 +220,12 @@ class Both(KeyedCoProcessFunction[Left, Flight]):
 def test_each_of_two_inputs_has_its_class() -> None:
     ROWS.clear()
     arguments: Any = {"key": "k", "schema": "k string, n long", "output": "k string"}
-    with Harness(Both(), second=SecondInput(SCHEMA, key="origin"), **arguments) as harness:
+    with Harness(Both(), second=Input(SCHEMA, key="origin"), **arguments) as harness:
         harness.process1(("a", 1))
         harness.process2(("a", 5, AT, 0.5))
     assert [Left(1), Flight(5, "a")] == ROWS
     with pytest.raises(RowClassError, match="Flight: it has the field 'delay'"):
-        Harness(Both(), second=SecondInput("origin string", key="origin"), **arguments)
+        Harness(Both(), second=Input("origin string", key="origin"), **arguments)
 
 
 class Rules(KeyedBroadcastProcessFunction[Flight, Left]):
@@ -260,7 +260,7 @@ def test_parameters_are_found_through_classes_in_between() -> None:
         Swapped(),
         key="origin",
         schema=SCHEMA,
-        second=SecondInput("k string, n long", key="k"),
+        second=Input("k string, n long", key="k"),
         output="k string",
     ) as harness:
         harness.process1(TWO[0])

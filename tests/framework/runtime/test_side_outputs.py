@@ -30,7 +30,7 @@ from keyedstate.runtime import (
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import MAIN, OUTPUT, Outputs
 from keyedstate.state import ValueState
-from keyedstate.testing import Harness, SecondInput
+from keyedstate.testing import Harness, Input
 from keyedstate.time import EventTime
 
 SCHEMA = "user string, n long"
@@ -165,7 +165,7 @@ class Both(KeyedCoProcessFunction):
 
 
 def test_a_function_of_two_inputs_has_side_outputs() -> None:
-    with harness_of(Both(), second=SecondInput(SCHEMA, key="user")) as harness:
+    with harness_of(Both(), second=Input(SCHEMA, key="user")) as harness:
         assert harness.process1(("ann", 1)) == []
         assert harness.process2(("ann", 2)) == [("ann", 2)]
         assert (harness.side_output("left"), harness.side_output("right")) == ([(1,)], [(2,)])
@@ -176,7 +176,7 @@ def test_a_side_output_of_two_inputs_says_its_columns() -> None:
         side_outputs = {"left": None}  # noqa: RUF012
 
     with pytest.raises(HarnessSchemaError, match="'left' does not say its columns"):
-        harness_of(Unsaid(), second=SecondInput(SCHEMA, key="user"))
+        harness_of(Unsaid(), second=Input(SCHEMA, key="user"))
 
 
 class Rules(KeyedBroadcastProcessFunction):

@@ -113,6 +113,35 @@ def test_two_batches_are_processed_with_one_state_of_each_key(spark, one_backend
         assert [row.what for row in rows] == ["unpaid"] * expected
 
 
+def test_three_batches_share_the_state_of_a_key_and_are_joined(spark):
+    frames = [
+        keyed(spark.createDataFrame([("a", n), ("b", n + 10)], f"{key} string, n{n} int"), key)
+        for n, key in enumerate(("k", "other", "k"))
+    ]
+
+    class Sum(KeyedCoProcessFunction):
+        total = ValueState("total", types.INT64, default=0)
+
+        def process1(self, row, ctx):
+            return self._add(row.n0, ctx)
+
+        def process2(self, row, ctx):
+            return self._add(row.n1, ctx)
+
+        def process3(self, row, ctx):
+            return self._add(row.n2, ctx)
+
+        def _add(self, n, ctx):
+            self.total.update(self.total.value() + n)
+            return [(ctx.key, self.total.value())]
+
+    out = connect(*frames).process(Sum(), "k string, n long").groupBy("k").agg({"n": "max", "*": "count"})
+    assert sorted(map(tuple, out.select("k", "max(n)", "count(1)").collect())) == [("a", 3, 3), ("b", 33, 3)]
+    joined = connect(*frames).join()
+    assert joined.columns == ["k", "n0", "n1", "n2"]
+    assert sorted(map(tuple, joined.collect())) == [("a", 0, 1, 2), ("b", 10, 11, 12)]
+
+
 def test_streams_of_two_sources_continue_over_restarts_with_the_slower_watermark(streams, one_backend):
     """WM-01, WM-03."""
     orders, payments = streams
@@ -250,7 +279,7 @@ def test_what_cannot_be_is_refused_when_the_frame_is_built(streams, spark, one_b
     numbers = spark.createDataFrame([(1, "a")], "k long, j string")
     with pytest.raises(ConnectedFramesError, match="the second one is DataFrame and no keyed"):
         connect(a, streams[1].frame())
-    with pytest.raises(ConnectedFramesError, match="one is streaming and the other is not"):
+    with pytest.raises(ConnectedFramesError, match="one is streaming and another one is not"):
         connect(a, batch)
     with pytest.raises(ConnectedFramesError, match=r"type string and 'k' of the second one bigint.*cast"):
         connect(batch, keyed(numbers, "k"))
@@ -272,7 +301,7 @@ def test_what_cannot_be_is_refused_when_the_frame_is_built(streams, spark, one_b
         connect(timed, b)
     with pytest.raises(EventTimeError, match="the first of the connected inputs has none"):
         connect(b, timed)
-    with pytest.raises(EventTimeError, match="two DataFrames are connected; leave inputs= out"):
+    with pytest.raises(EventTimeError, match="several DataFrames are connected; leave inputs= out"):
         connect(keyed(frames[0], "k", event_time=EventTime("ts", 0, inputs="k")), timed)
     for event_time, message in (
         (EventTime("ts", 0), "'ts': the DataFrame has 0 columns"),
@@ -282,7 +311,7 @@ def test_what_cannot_be_is_refused_when_the_frame_is_built(streams, spark, one_b
         with pytest.raises(EventTimeError, match=message):
             keyed(frames[1], "order.id", event_time=event_time)
     both = connect(a, b, uid="settled")
-    with pytest.raises(InvalidFunctionError, match="has one input and there are two"):
+    with pytest.raises(InvalidFunctionError, match="has one input and there are 2"):
         both.process(OneInput(), OUTPUT)
     with pytest.raises(InvalidFunctionError, match=r"connect\(keyed\(...\), keyed\(...\)\)"):
         batch.process(Settled(), OUTPUT)

@@ -1,1 +1,1 @@
-"""The columns of rows without Spark: as a user declares them, with their key, and of two inputs as one."""
+"""The columns of rows without Spark: as a user declares them, with their key, and of inputs together."""

@@ -1,4 +1,4 @@
-"""The columns of two inputs as one: the shared key, and a struct column with the other columns of each."""
+"""The columns of inputs as one: the shared key, and a struct column with the other columns of each."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import pyarrow as pa
 
 from keyedstate.columns.keyed import KeyedColumns
 from keyedstate.errors import ConnectedFramesError
-from keyedstate.runtime.functions.two_inputs import FIRST_COLUMN, SECOND_COLUMN, ConnectedInputs
+from keyedstate.runtime.functions.connected_inputs import ConnectedInputs, ordinal, struct_column
 
 
 class ConnectedColumns:
-    """The columns of two inputs with keys of the same types.
+    """The columns of several inputs with keys of the same types.
 
     Parameters
     ----------
-    first, second : KeyedColumns
+    sides : KeyedColumns
 
     Attributes
     ----------
@@ -28,27 +28,27 @@ class ConnectedColumns:
         Where the types of the keys differ.
     """
 
-    def __init__(self, first: KeyedColumns, second: KeyedColumns) -> None:
-        self._sides = (first, second)
-        self.key_columns = first.key_columns
-        if first.key_types != second.key_types:
-            ours, theirs = (", ".join(map(str, side.key_types)) for side in self._sides)
-            raise ConnectedFramesError(
-                f"the key of the second one is {theirs}, and that of the first one {ours}"
-            )
-        self.inputs = ConnectedInputs(first.as_connected, second.as_connected)
+    def __init__(self, *sides: KeyedColumns) -> None:
+        self._sides = sides
+        self.key_columns = sides[0].key_columns
+        for number, side in enumerate(sides):
+            if side.key_types != sides[0].key_types:
+                ours, theirs = (", ".join(map(str, each.key_types)) for each in (sides[0], side))
+                raise ConnectedFramesError(
+                    f"the key of the {ordinal(number)} one is {theirs}, and that of the first one {ours}"
+                )
+        self.inputs = ConnectedInputs(tuple(side.as_connected for side in sides))
         self._structs = [
             pa.struct([(f"c{place}", input_.schema.field(place).type) for place in input_.carried])
-            for input_ in (self.inputs.first, self.inputs.second)
+            for input_ in self.inputs.inputs
         ]
 
     def union(self, number: int, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows of the first input, number 0, or of the second, with the columns of both."""
-        side = self._sides[number]
-        input_ = self.inputs.second if number else self.inputs.first
+        """Return rows of an input, of which the first one is number 0, with the columns of all."""
+        side, input_ = self._sides[number], self.inputs.inputs[number]
         carried = [batch.column(place) for place in input_.carried]
         columns: list[pa.Array] = [pa.nulls(batch.num_rows, struct) for struct in self._structs]
         columns[number] = pa.StructArray.from_arrays(carried, fields=list(self._structs[number]))
         keys = [batch.column(name) for name in side.key_columns]
-        names = [*self.key_columns, FIRST_COLUMN, SECOND_COLUMN]
+        names = [*self.key_columns, *map(struct_column, range(len(self._sides)))]
         return pa.RecordBatch.from_arrays([*keys, *columns], names)

@@ -14,7 +14,7 @@ from keyedstate.errors import EventTimeError, KeyColumnError, UnsupportedTypeErr
 from keyedstate.keygroups import KEY_GROUP_COLUMN
 from keyedstate.murmur3 import key_groups
 from keyedstate.runtime.event_time import is_event_time
-from keyedstate.runtime.functions.two_inputs import ConnectedInput
+from keyedstate.runtime.functions.connected_inputs import ConnectedInput
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.time import EventTime
 from keyedstate.types import TypeSerializer
@@ -70,7 +70,7 @@ class KeyedColumns:
 
     @property
     def as_connected(self) -> ConnectedInput:
-        """These columns as one of two inputs."""
+        """These columns as one of several inputs."""
         return ConnectedInput(self.schema, self.key_columns, self.time_column)
 
     def with_key_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:

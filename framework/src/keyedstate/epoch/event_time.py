@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata
-from keyedstate.runtime.functions.two_inputs import INPUTS
+from keyedstate.runtime.functions.connected_inputs import input_names
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.time import EventTime, InputTime, bounded_out_of_orderness, watermark_of_inputs
 
-#: The event time of one input, or of each of two connected inputs; empty without event time.
+#: The event time of one input, or of each connected input; empty without event time.
 EventTimes = tuple[EventTime, ...]
 
 
@@ -17,7 +17,7 @@ def watermark_after(event_times: EventTimes, metadata: CheckpointMetadata, befor
     # A bootstrapped savepoint may lack a connected input, which the watermark waits for like any other.
     known = inputs_at_start(event_times, now) | metadata.inputs
     if len(event_times) > 1:
-        by_input = dict(zip(INPUTS, event_times, strict=True))
+        by_input = dict(zip(input_names(len(event_times)), event_times, strict=True))
     else:
         (only,) = event_times
         if only.inputs is None or not known:
@@ -33,5 +33,6 @@ def watermark_after(event_times: EventTimes, metadata: CheckpointMetadata, befor
 
 
 def inputs_at_start(event_times: EventTimes, now: int) -> dict[str, tuple[int, int]]:
-    """Return the event time and the time of the last row of two connected inputs without rows."""
-    return dict.fromkeys(INPUTS, (BEFORE_TIME, now)) if len(event_times) > 1 else {}
+    """Return the event time and the time of the last row of connected inputs without rows."""
+    count = len(event_times)
+    return dict.fromkeys(input_names(count), (BEFORE_TIME, now)) if count > 1 else {}

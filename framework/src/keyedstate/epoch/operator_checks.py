@@ -6,7 +6,7 @@ from keyedstate.epoch.event_time import EventTimes
 from keyedstate.errors import InvalidFunctionError, MissingEventTimeError
 from keyedstate.joins import IntervalJoinFunction
 from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
-from keyedstate.runtime.functions.two_inputs import check_inputs
+from keyedstate.runtime.functions.connected_inputs import check_inputs
 from keyedstate.state import TtlClock
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.state.operator.list_states import declared_operator_states
@@ -14,9 +14,9 @@ from keyedstate.types import refuse_generic
 from keyedstate.windows import WindowedFunction
 
 
-def check_sides(function: KeyedFunction, *, connected: bool, broadcast: bool) -> None:
+def check_sides(function: KeyedFunction, *, inputs: int, broadcast: bool) -> None:
     """Raise `InvalidFunctionError` for a function with other inputs than the operator has."""
-    check_inputs(function, connected=connected)
+    check_inputs(function, inputs)
     name = type(function).__name__
     two_sided = isinstance(function, KeyedBroadcastProcessFunction)
     if two_sided and not broadcast:

@@ -17,7 +17,7 @@ from keyedstate.epoch.function_transport import unpack_function
 from keyedstate.epoch.local_folders import local_folder, sweep_once
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, key_group_range_for
 from keyedstate.operator_state import RestoredOperatorState
-from keyedstate.runtime.functions.two_inputs import ConnectedInputs
+from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator, OperatorSpec, keyed_operator
@@ -68,7 +68,7 @@ class PartitionPlan:
     settings: tuple[tuple[str, Any], ...]
     #: None for a batch DataFrame: the operator begins without state and stores none.
     location: StateLocation | None
-    #: Of the rows, or of each of two connected inputs; empty without event time.
+    #: Of the rows, or of each connected input; empty without event time.
     event_times: EventTimes
     #: The inputs of a function of two; the rows are then their union.
     connected: ConnectedInputs | None = None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
 from keyedstate.errors import InvalidJoinError, did_you_mean
-from keyedstate.runtime.functions.two_inputs import ConnectedInputs
+from keyedstate.runtime.functions.connected_inputs import ConnectedInputs, ordinal
 
 #: Returns some values of a row.
 _Getter = Callable[[Any], tuple[Any, ...]]
@@ -55,13 +56,13 @@ class JoinType(enum.Enum):
 
 @dataclass(frozen=True)
 class JoinedColumn:
-    """An output column of a join without a function: the one at `place` in one of its inputs.
+    """An output column of a join without a function: the one at `place` in the input number `side`.
 
     `optional` is true where rows of the other input alone have null in it.
     """
 
     name: str
-    of_right: bool
+    side: int
     place: int
     optional: bool = False
 
@@ -100,16 +101,14 @@ def joined_columns(
     """
     first, second = inputs.first, inputs.second
     keeps_left, keeps_right = how.keeps
-    keys = [
-        JoinedColumn(name, False, first.schema.names.index(name), keeps_right) for name in first.key_columns
-    ]
+    keys = [JoinedColumn(name, 0, first.schema.names.index(name), keeps_right) for name in first.key_columns]
     sides = [
         [
-            JoinedColumn(name, bool(of_right), place, optional)
+            JoinedColumn(name, side, place, optional)
             for place, name in enumerate(input_.schema.names)
             if name not in input_.key_columns
         ]
-        for of_right, (input_, optional) in enumerate(((first, keeps_right), (second, keeps_left)))
+        for side, (input_, optional) in enumerate(((first, keeps_right), (second, keeps_left)))
     ]
     taken = {fold(name) for name in (*first.key_columns, *reserved)}
     if not how.of_pairs:
@@ -122,6 +121,25 @@ def joined_columns(
             for column in side
         ]
     return keys
+
+
+def several_joined_columns(inputs: ConnectedInputs, fold: Fold = lambda name: name) -> list[JoinedColumn]:
+    """Return the columns of joined rows of more than two inputs: the key's, and the others of each input.
+
+    A name in several inputs, or equal to one of the key's, gets the prefix ``first_``, ``second_`` and so on.
+    """
+    first = inputs.inputs[0]
+    made = [JoinedColumn(name, 0, first.schema.names.index(name)) for name in first.key_columns]
+    sides = [
+        [name for name in input_.schema.names if name not in input_.key_columns] for input_ in inputs.inputs
+    ]
+    uses = Counter(fold(name) for names in (first.key_columns, *sides) for name in {*names})
+    for number, names in enumerate(sides):
+        schema = inputs.inputs[number].schema
+        for name in names:
+            shown = name if uses[fold(name)] == 1 else f"{ordinal(number)}_{name}"
+            made.append(JoinedColumn(shown, number, schema.names.index(name)))
+    return made
 
 
 class JoinedRows:
@@ -137,10 +155,10 @@ class JoinedRows:
         columns = joined_columns(inputs)
         places: list[list[int]] = [[], []]
         for column in columns:
-            places[column.of_right].append(column.place)
-        self.of_left, self.of_right = map(_getter, places)
+            places[column.side].append(column.place)
+        self.of_left, self.of_right = map(getter, places)
         second = inputs.second
-        self._key_of_right = _getter([second.schema.names.index(name) for name in second.key_columns])
+        self._key_of_right = getter([second.schema.names.index(name) for name in second.key_columns])
         self._no_left = (None,) * (len(places[0]) - len(second.key_columns))
         self._no_right = (None,) * len(places[1])
 
@@ -151,7 +169,7 @@ class JoinedRows:
         return self.of_left(row) + self._no_right
 
 
-def _getter(places: Sequence[int]) -> _Getter:
+def getter(places: Sequence[int]) -> _Getter:
     """Return a function of a row that returns the values at some places."""
     if len(places) > 1:
         return itemgetter(*places)

@@ -1,4 +1,4 @@
-"""The joins of two connected inputs: ``connect(a, b).join("left", ttl=...)`` and others."""
+"""The joins of connected inputs: ``connect(a, b).join("left", ttl=...)`` and others."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from keyedstate.errors import InvalidJoinError, UnboundedStateWarning
 from keyedstate.joins.bounds import Bound
 from keyedstate.joins.interval_builder import IntervalJoin
 from keyedstate.joins.join_function import JoinFunction
+from keyedstate.joins.multiway import MultiwayJoinFunction, multiway_join
 from keyedstate.joins.regular import join
 from keyedstate.joins.versioned import versioned_join
 from keyedstate.joins.window_builder import WindowedInputs
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 class JoinableInputs(ABC, Generic[T]):
-    """Two connected inputs, whose rows can be joined; `T` is the result."""
+    """Connected inputs, two of which can be joined; `T` is the result."""
 
     def interval_join(
         self,
@@ -82,7 +83,8 @@ class JoinableInputs(ABC, Generic[T]):
         """Join rows by key alone: ``join("left", ttl=Ttl.of("1 day", clock=TtlClock.EVENT_TIME))``.
 
         The rows of the first input are the left ones.  A row meets all rows of the other side that came
-        before it and still live.  As in SQL, null keys match nothing.
+        before it and still live.  As in SQL, null keys match nothing.  More than two inputs have an inner
+        join, in which a row meets all combinations of the rows of the others.
 
         Parameters
         ----------
@@ -105,7 +107,8 @@ class JoinableInputs(ABC, Generic[T]):
         -------
         DataFrame or ResultStream
             The key columns, the others of the left input and the others of the right one.  A name that both
-            have gets a prefix: ``left_time``, ``right_time``.
+            have gets a prefix: ``left_time``, ``right_time``; of more than two inputs ``first_time``,
+            ``second_time`` and so on.
 
         Raises
         ------
@@ -116,9 +119,14 @@ class JoinableInputs(ABC, Generic[T]):
         UnboundedStateWarning
             For an inner or semi join of streams without `ttl`.
         """
-        function = join(how, ttl=ttl, late=late, missing=missing)
+        function: JoinFunction
+        if self._count > 2:
+            function, keeps = multiway_join(self._count, how, ttl, late, missing), False
+        else:
+            function = join(how, ttl=ttl, late=late, missing=missing)
+            keeps = any(function.how.keeps)
         if ttl is None and self._keeps_state:
-            if any(function.how.keeps):
+            if keeps:
                 raise InvalidJoinError(
                     f"the {how} join",
                     "a row without a match is emitted at the end of its life, and without a time to live "
@@ -191,6 +199,20 @@ class JoinableInputs(ABC, Generic[T]):
     def _keeps_state(self) -> bool:
         """Whether the state outlives the run: that of streams, and of operators with a uid."""
 
+    @property
     @abstractmethod
-    def _joined(self, function: JoinFunction, declared: object) -> T:
+    def _count(self) -> int:
+        """The number of inputs."""
+
+    @abstractmethod
+    def _run_join(self, function: JoinFunction, declared: object) -> T:
         """Return the result of a join; `declared` are the columns of the rows of a user's function."""
+
+    def _joined(self, function: JoinFunction, declared: object) -> T:
+        if self._count > 2 and not isinstance(function, MultiwayJoinFunction):
+            raise InvalidJoinError(
+                "this join",
+                f"it has a left and a right input, and {self._count} are connected",
+                "Connect two, and the result with the next one; join('inner') takes all.",
+            )
+        return self._run_join(function, declared)

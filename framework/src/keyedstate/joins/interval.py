@@ -14,8 +14,8 @@ from typing import Any
 from keyedstate.joins.bounds import Interval
 from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, joined_columns
 from keyedstate.joins.join_function import LEFT, NULL_KEY, RIGHT, JoinFunction
+from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
-from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.state import MapState, StateDescriptor
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.state.kinds.accessor import declared_states

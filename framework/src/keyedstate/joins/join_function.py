@@ -17,8 +17,8 @@ from keyedstate.errors import (
 from keyedstate.joins.columns import Fold, JoinedColumn, WindowColumn, has_null
 from keyedstate.runtime.event_time import DROP, FAIL, LATE, MISSING, TIMELESS
 from keyedstate.runtime.functions.builder import missing_policy
+from keyedstate.runtime.functions.connected_inputs import ConnectedInputs, KeyedCoProcessFunction
 from keyedstate.runtime.functions.keyed import Context
-from keyedstate.runtime.functions.two_inputs import ConnectedInputs, KeyedCoProcessFunction
 from keyedstate.types import TypeSerializer, infer
 
 if TYPE_CHECKING:
@@ -99,12 +99,17 @@ class JoinFunction(KeyedCoProcessFunction):
 
     def _row_types(self) -> list[tuple[str, TypeSerializer[Any]]]:
         """Return the name of each side and the type of its rows."""
+        return [(LEFT, infer(self._known.first.schema)), (RIGHT, infer(self._known.second.schema))]
+
+    @property
+    def _known(self) -> ConnectedInputs:
+        """The columns of the rows."""
         if self._inputs is None:
             raise InvalidFunctionError(
                 type(self).__name__,
                 "it does not know the columns of its rows; declare the join with connect(...)",
             )
-        return [(LEFT, infer(self._inputs.first.schema)), (RIGHT, infer(self._inputs.second.schema))]
+        return self._inputs
 
     # -- rows that cannot be joined -----------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from typing import Any
 from keyedstate.errors import InvalidJoinError
 from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, JoinType, joined_columns
 from keyedstate.joins.join_function import NULL_KEY, JoinFunction, declared_side_outputs
+from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
-from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.state import MapState, StateDescriptor, Ttl, TtlClock, ValueState
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.time import Timer
@@ -195,6 +195,21 @@ class RegularJoinFunction(JoinFunction):
     on_event_time = on_processing_time = _on_timer
 
 
+def checked_ttl(ttl: Ttl | None) -> Ttl | None:
+    """Return the time to live of the rows of a join; raises `InvalidJoinError`."""
+    if ttl is None:
+        return None
+    if not isinstance(ttl, Ttl):
+        raise InvalidJoinError(f"ttl={ttl!r}", "it is no time to live", "Give ttl=Ttl.of('1 day').")
+    if ttl != Ttl(ttl.ms, clock=ttl.clock):
+        raise InvalidJoinError(
+            f"the time to live of {ttl}",
+            "a timer removes each row of a join, and its life begins once",
+            "Give a duration and a clock alone, as in Ttl.of('1 day', clock=TtlClock.EVENT_TIME).",
+        )
+    return ttl
+
+
 def join(
     how: str = "inner", *, ttl: Ttl | None = None, late: str = "drop", missing: str = "fail"
 ) -> RegularJoinFunction:
@@ -215,16 +230,7 @@ def join(
     ------
     InvalidJoinError
     """
-    chosen = JoinType.of(how)
-    if ttl is not None:
-        if not isinstance(ttl, Ttl):
-            raise InvalidJoinError(f"ttl={ttl!r}", "it is no time to live", "Give ttl=Ttl.of('1 day').")
-        if ttl != Ttl(ttl.ms, clock=ttl.clock):
-            raise InvalidJoinError(
-                f"the time to live of {ttl}",
-                "a timer removes each row of a join, and its life begins once",
-                "Give a duration and a clock alone, as in Ttl.of('1 day', clock=TtlClock.EVENT_TIME).",
-            )
+    chosen, ttl = JoinType.of(how), checked_ttl(ttl)
     sides, policy = declared_side_outputs(late, missing)
     if sides and (ttl is None or ttl.clock is not TtlClock.EVENT_TIME):
         raise InvalidJoinError(

@@ -16,8 +16,8 @@ import pyarrow as pa
 from keyedstate.errors import InvalidJoinError, did_you_mean
 from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, JoinType, joined_columns
 from keyedstate.joins.join_function import NULL_KEY, JoinFunction, declared_side_outputs
+from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
-from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.state import MapState, StateDescriptor
 from keyedstate.time import Timer
 from keyedstate.types import INT64, VOID, VOID_NAMESPACE, list_of

@@ -19,8 +19,8 @@ from keyedstate.joins.columns import (
     joined_columns,
 )
 from keyedstate.joins.join_function import NULL_KEY, JoinFunction
+from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
-from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.state import StateDescriptor
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.types import TypeSerializer, nullable, tuple_of

@@ -1,5 +1,6 @@
 """Process functions, what they are given, and the operators that run them over one partition."""
 
+from keyedstate.runtime.functions.connected_inputs import KeyedCoProcessFunction
 from keyedstate.runtime.functions.keyed import (
     BroadcastContext,
     Context,
@@ -8,7 +9,6 @@ from keyedstate.runtime.functions.keyed import (
     KeyedProcessFunction,
     OnTimerContext,
 )
-from keyedstate.runtime.functions.two_inputs import KeyedCoProcessFunction
 from keyedstate.runtime.functions.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.timers import KeyTimers, TimeDomain, TimerBatch

@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keyedstate.testing.contract import BackendContract
-    from keyedstate.testing.harness import Harness, HarnessSnapshot, SecondInput
+    from keyedstate.testing.harness import Harness, HarnessSnapshot, Input
     from keyedstate.testing.instances import Instance, open_instance
 
 __all__ = [
     "BackendContract",
     "Harness",
     "HarnessSnapshot",
+    "Input",
     "Instance",
-    "SecondInput",
     "open_instance",
 ]
 

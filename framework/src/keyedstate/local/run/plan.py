@@ -25,7 +25,7 @@ from keyedstate.local.sources.source import Source
 from keyedstate.options import CHECKPOINT_COMPRESSION, CHECKPOINT_DIR, PARALLELISM, Configuration
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
 from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function, check_row_classes
-from keyedstate.runtime.functions.two_inputs import INPUTS, input_of_side_output
+from keyedstate.runtime.functions.connected_inputs import input_of_side_output
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import Outputs, check_name
 
@@ -55,7 +55,7 @@ class Input:
 
 @dataclass(frozen=True)
 class OperatorInputs:
-    """What an operator reads, one input or two that are connected, and its settings."""
+    """What an operator reads, one input or several that are connected, and its settings."""
 
     inputs: tuple[Input, ...]
     uid: str | None
@@ -67,7 +67,7 @@ class OperatorInputs:
         if sort == BROADCAST:
             assert self.broadcast is not None, "checked"
             return self.broadcast.schema
-        return self.inputs[0 if sort == ROWS else INPUTS.index(sort)].columns.schema
+        return self.inputs[0 if sort == ROWS else int(sort) - 1].columns.schema
 
     def broadcast_rows(self) -> Iterator[pa.RecordBatch]:
         """Read all rows of the broadcast side."""
@@ -107,11 +107,10 @@ class OperatorPlan:
         Raises as `keyedstate.local.KeyedStream.process`.
         """
         check_function(function)
-        check_sides(function, connected=len(read.inputs) > 1, broadcast=read.broadcast is not None)
+        check_sides(function, inputs=len(read.inputs), broadcast=read.broadcast is not None)
         connected = None
         if len(read.inputs) > 1:
-            first, second = (each.columns for each in read.inputs)
-            connected = ConnectedColumns(first, second)
+            connected = ConnectedColumns(*(each.columns for each in read.inputs))
         output = output_schema(schema)
         sides = _side_outputs(function, read)
         _check_event_times(read.event_times)
@@ -174,5 +173,5 @@ def _check_event_times(event_times: EventTimes) -> None:
                 "no delay is given; say how late rows may come, as in delay='10 minutes', or delay=0",
             )
         if each.inputs is not None and len(event_times) > 1:
-            reason = "inputs= distinguishes inputs of one stream, and two are connected"
+            reason = "inputs= distinguishes inputs of one stream, and several are connected"
             raise EventTimeError(each.column, f"{reason}; leave inputs= out")

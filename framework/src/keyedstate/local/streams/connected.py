@@ -1,4 +1,4 @@
-"""Two inputs of one operator: ``connect(keyed(a, "k"), keyed(b, "k2"), uid="joined").process(...)``."""
+"""Several inputs of one operator: ``connect(keyed(a, "k"), keyed(b, "k2"), uid="joined").process(...)``."""
 
 from __future__ import annotations
 
@@ -15,34 +15,37 @@ from keyedstate.local.run.plan import OperatorInputs, OperatorPlan
 from keyedstate.local.streams.keyed import KeyedStream
 from keyedstate.local.streams.result import ResultStream
 from keyedstate.runtime import KeyedCoProcessFunction
+from keyedstate.runtime.functions.connected_inputs import ordinal
 
 
 def connect(
     first: KeyedStream,
     second: KeyedStream,
-    *,
+    *further: KeyedStream,
     uid: str | None = None,
     config: Mapping[str, object] | None = None,
 ) -> ConnectedStreams:
-    """Connect two keyed inputs, so that one function sees the rows of both with one state of each key.
+    """Connect keyed inputs, so that one function sees the rows of all with one state of each key.
 
     Parameters
     ----------
-    first, second : KeyedStream
-        ``keyed(rows, "key")`` without a uid, options or a broadcast input.  Both have an event time, or
-        neither; the operator's watermark is the minimum of both.  The names of the key columns may differ,
-        not their types.
+    first, second, *further : KeyedStream
+        ``keyed(rows, "key")`` without a uid, options or a broadcast input.  All have an event time, or
+        none; the operator's watermark is their minimum.  The names of the key columns may differ, not their
+        types.
     uid, config
         As in `keyed`.
 
     Raises
     ------
     ConnectedFramesError
-        For other values than two keyed inputs that match.
+        For other values than keyed inputs that match.
     EventTimeError
-        If only one of them has an event time.
+        If only some of them have an event time.
     """
-    for number, stream in (("first", first), ("second", second)):
+    streams = (first, second, *further)
+    for place, stream in enumerate(streams):
+        number = ordinal(place)
         if not isinstance(stream, KeyedStream):
             raise ConnectedFramesError(
                 f"the {number} one is {type(stream).__name__} and no keyed rows; give keyed(rows, 'key')"
@@ -55,27 +58,26 @@ def connect(
             raise ConnectedFramesError(f"the {number} one has a broadcast input of its own; leave it out")
         if stream._row_kind is not None:
             raise ConnectedFramesError(f"the {number} one has row kinds of its own; leave them out")
-    inputs = (*first._read.inputs, *second._read.inputs)
+    inputs = tuple(each for stream in streams for each in stream._read.inputs)
     ConnectedColumns(*(each.columns for each in inputs))
-    with_event_time = [each.columns.event_time is not None for each in inputs]
-    if any(with_event_time) and not all(with_event_time):
-        which = "second" if with_event_time[0] else "first"
+    lacking = [place for place, each in enumerate(inputs) if each.columns.event_time is None]
+    if lacking and len(lacking) < len(inputs):
         raise EventTimeError(
             None,
-            f"the {which} of the connected inputs has none, and would hold back the watermark forever; give "
-            "each an event_time=, or neither",
+            f"the {ordinal(lacking[0])} of the connected inputs has none, and would hold back the watermark "
+            "forever; give each an event_time=, or none",
         )
     return ConnectedStreams(OperatorInputs(inputs, uid, config))
 
 
 class ConnectedStreams(JoinableInputs[ResultStream]):
-    """Two keyed inputs that are connected; made by `connect`."""
+    """Keyed inputs that are connected; made by `connect`."""
 
     def __init__(self, read: OperatorInputs) -> None:
         self._read = read
 
     def process(self, function: KeyedCoProcessFunction, schema: object) -> ResultStream:
-        """Run a function of two inputs over the rows of each key.
+        """Run a function of as many inputs over the rows of each key.
 
         Parameters
         ----------
@@ -86,7 +88,7 @@ class ConnectedStreams(JoinableInputs[ResultStream]):
         Raises
         ------
         InvalidFunctionError
-            For a function of one input; other errors as `KeyedStream.process`.
+            For a function of another number of inputs; other errors as `KeyedStream.process`.
         """
         return ResultStream(OperatorPlan.of(self._read, function, schema))
 
@@ -94,7 +96,11 @@ class ConnectedStreams(JoinableInputs[ResultStream]):
     def _keeps_state(self) -> bool:
         return self._read.uid is not None
 
-    def _joined(self, function: JoinFunction, declared: object) -> ResultStream:
+    @property
+    def _count(self) -> int:
+        return len(self._read.inputs)
+
+    def _run_join(self, function: JoinFunction, declared: object) -> ResultStream:
         sides = [each.columns for each in self._read.inputs]
         made = function.output_columns(ConnectedColumns(*sides).inputs, lambda name: name)
         if made is None:
@@ -104,6 +110,6 @@ class ConnectedStreams(JoinableInputs[ResultStream]):
             if isinstance(each, WindowColumn):
                 fields.append(pa.field(each.name, pa.timestamp("us", "UTC")))
                 continue
-            field = sides[each.of_right].schema.field(each.place).with_name(each.name)
+            field = sides[each.side].schema.field(each.place).with_name(each.name)
             fields.append(field.with_nullable(field.nullable or each.optional))
         return self.process(function, pa.schema(fields))

@@ -10,26 +10,31 @@ from types import CodeType, FunctionType
 import pyarrow as pa
 
 from keyedstate.errors import InvalidFunctionError, closest_names
+from keyedstate.runtime.functions.connected_inputs import (
+    KeyedCoProcessFunction,
+    input_names,
+    number_of_inputs,
+    process_method,
+)
 from keyedstate.runtime.functions.keyed import (
     KeyedBroadcastProcessFunction,
     KeyedFunction,
     KeyedProcessFunction,
     refuse_lone_broadcast_state,
 )
-from keyedstate.runtime.functions.two_inputs import INPUTS, KeyedCoProcessFunction
 from keyedstate.runtime.functions.vectorized import VectorizedProcessFunction
 from keyedstate.runtime.row_classes import RowClass, row_class_of
 from keyedstate.state import StateDescriptor
 from keyedstate.state.operator.list_states import OperatorStateDescriptor, declared_operator_states
 
-#: The kinds of rows that a function reads; `INPUTS` names those of two inputs.
+#: The kinds of rows that a function reads; `input_names` has those of several inputs.
 ROWS, BROADCAST = "rows", "broadcast"
 _PROCESS = {"process": ("row", "ctx")}
 #: The methods that a function of each class must define, and their parameters.
 _NEEDED: tuple[tuple[type, Mapping[str, tuple[str, ...]]], ...] = (
     (KeyedBroadcastProcessFunction, {**_PROCESS, "process_broadcast": ("row", "ctx")}),
     (KeyedProcessFunction, _PROCESS),
-    (KeyedCoProcessFunction, {"process1": ("row", "ctx"), "process2": ("row", "ctx")}),
+    (KeyedCoProcessFunction, {process_method(number): ("row", "ctx") for number in range(2)}),
     (VectorizedProcessFunction, {"process_batch": ("batch", "ctx")}),
 )
 #: The methods that it may define.
@@ -44,7 +49,7 @@ _OPTIONAL = {
 _TYPE_PARAMETERS: tuple[tuple[str, type, int], ...] = (
     (ROWS, KeyedProcessFunction, 0),
     (BROADCAST, KeyedBroadcastProcessFunction, 1),
-    *((name, KeyedCoProcessFunction, index) for index, name in enumerate(INPUTS)),
+    *((name, KeyedCoProcessFunction, index) for index, name in enumerate(input_names(2))),
 )
 _BASES = (KeyedFunction, *(base for base, _ in _NEEDED))
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")
@@ -71,6 +76,10 @@ def check_function(function: object) -> None:
         )
     needed = next((methods for base, methods in _NEEDED if isinstance(function, base)), {})
     check_methods(function, _BASES, needed, _OPTIONAL)
+    # No base class has the methods of further inputs.
+    for name in map(process_method, range(2, number_of_inputs(function))):
+        if hasattr(function, name):
+            _check_method(function, name, ("row", "ctx"))
     if not isinstance(function.side_outputs, Mapping):
         raise InvalidFunctionError(
             type(function).__name__,
@@ -98,7 +107,7 @@ def row_classes(function: KeyedFunction) -> dict[str, RowClass]:
 def check_row_classes(function: KeyedFunction, columns_of: Callable[[str], pa.Schema]) -> None:
     """Refuse a function with a row class that does not fit the columns; raises `RowClassError`.
 
-    `columns_of` returns the columns of a kind of rows: `ROWS`, `BROADCAST` or one of `INPUTS`.
+    `columns_of` returns the columns of a kind of rows: `ROWS`, `BROADCAST` or one of `input_names`.
     """
     for name, row_class in row_classes(function).items():
         row_class.check(columns_of(name))

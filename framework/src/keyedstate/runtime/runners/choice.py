@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from keyedstate.runtime.functions.checks import check_function
+from keyedstate.runtime.functions.connected_inputs import check_inputs
 from keyedstate.runtime.functions.groups import GroupedFunction
 from keyedstate.runtime.functions.keyed import KeyedBroadcastProcessFunction, KeyedFunction
-from keyedstate.runtime.functions.two_inputs import check_inputs
 from keyedstate.runtime.functions.vectorized import VectorizedProcessFunction
 from keyedstate.runtime.runners.batches import BatchOperator
 from keyedstate.runtime.runners.groups import GroupOperator
 from keyedstate.runtime.runners.keyed_operator import KeyedOperator, OperatorSpec
-from keyedstate.runtime.runners.rows import BroadcastOperator, RowOperator, TwoInputOperator
+from keyedstate.runtime.runners.rows import BroadcastOperator, ConnectedOperator, RowOperator
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 
@@ -21,13 +21,13 @@ def keyed_operator(function: KeyedFunction, backend: KeyedStateBackend, spec: Op
     Raises `InvalidFunctionError`.
     """
     check_function(function)
-    check_inputs(function, connected=spec.connected is not None)
+    check_inputs(function, 1 if spec.connected is None else len(spec.connected.inputs))
     if isinstance(function, VectorizedProcessFunction):
         return BatchOperator(function, backend, spec)
     if isinstance(function, GroupedFunction):
         return GroupOperator(function, backend, spec)
     if spec.connected is not None:
-        return TwoInputOperator(function, backend, spec)
+        return ConnectedOperator(function, backend, spec)
     if isinstance(function, KeyedBroadcastProcessFunction):
         return BroadcastOperator(function, backend, spec)
     return RowOperator(function, backend, spec)

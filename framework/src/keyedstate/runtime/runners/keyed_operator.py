@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from keyedstate.errors import UserFunctionError
 from keyedstate.runtime.event_time import event_time_array, largest_by_input
+from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.failures import user_function_error_of
 from keyedstate.runtime.functions.keyed import Context, KeyedFunction
-from keyedstate.runtime.functions.two_inputs import ConnectedInputs
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.row_classes import RowClass
 from keyedstate.runtime.side_outputs import MAIN, Outputs, SideRows
@@ -50,7 +50,7 @@ class OperatorSpec:
     parallelism: int = 1
     #: The event time of the rows of one input.
     event_time: EventTime | None = None
-    #: The two inputs of a `KeyedCoProcessFunction`, with the columns of their event times.
+    #: The inputs of a `KeyedCoProcessFunction`, with the columns of their event times.
     connected: ConnectedInputs | None = None
     #: The classes that the function names for its rows, where they were looked up on another machine.
     row_classes: Mapping[str, RowClass] | None = None
@@ -82,7 +82,7 @@ class KeyedOperator(ABC):
         self._began = False
         self._time_column = None if spec.event_time is None else spec.event_time.column
         self._input_column = None if spec.event_time is None else spec.event_time.inputs
-        #: The rows of each of two connected inputs; empty for one input.
+        #: The rows of each connected input; empty for one input.
         self.rows_by_input: dict[str, int] = {}
         #: The same as `largest_event_time`, of each input.
         self.largest_event_times: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Functions that handle one row at a time: of one input, with a broadcast side, of two inputs."""
+"""Functions that handle one row at a time: of one input, with a broadcast side, of several inputs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ import pyarrow as pa
 
 from keyedstate.runtime.event_time import event_time_array
 from keyedstate.runtime.functions.checks import BROADCAST, ROWS, row_classes
+from keyedstate.runtime.functions.connected_inputs import (
+    ConnectedInput,
+    KeyedCoProcessFunction,
+    process_method,
+)
 from keyedstate.runtime.functions.keyed import (
     BroadcastContext,
     Context,
@@ -20,7 +25,6 @@ from keyedstate.runtime.functions.keyed import (
     KeyedProcessFunction,
     OnTimerContext,
 )
-from keyedstate.runtime.functions.two_inputs import INPUTS, ConnectedInput, KeyedCoProcessFunction
 from keyedstate.runtime.key_runs import ROWS_AT_ONCE, KeyRuns, RowsByKey
 from keyedstate.runtime.row_classes import rows_from
 from keyedstate.runtime.runners.batches import joined
@@ -244,7 +248,7 @@ class BroadcastOperator(RowOperator):
         yield from self._take_side_rows()
 
 
-class TwoInputOperator(RowOperator):
+class ConnectedOperator(RowOperator):
     """Runs a `KeyedCoProcessFunction`."""
 
     _kind = KeyedCoProcessFunction
@@ -252,32 +256,32 @@ class TwoInputOperator(RowOperator):
 
     def __init__(self, function: Any, backend: KeyedStateBackend, spec: OperatorSpec) -> None:
         super().__init__(function, backend, spec)
-        assert spec.connected is not None, "two inputs"
+        assert spec.connected is not None, "several inputs"
         self._connected = spec.connected
 
     def _rows_of(self, some: KeyRuns) -> _Rows:
-        """Return the rows, each with a flag that is true for one of the second input."""
-        of_second, columns = self._connected.separate(some.batch, self._key_columns)
-        inputs = list(zip(INPUTS, (self._connected.first, self._connected.second), columns, strict=True))
+        """Return the rows, each with the number of its input."""
+        numbers, columns = self._connected.separate(some.batch, self._key_columns)
+        inputs = list(zip(self._connected.names, self._connected.inputs, columns, strict=True))
         rows = [
             rows_from(self._row_classes.get(name), input_.schema.names, part) for name, input_, part in inputs
         ]
         times = [self._event_times_of(name, input_, part) for name, input_, part in inputs]
-        both_times = None
+        all_times = None
         if self._connected.have_event_time:
-            both_times = _in_order(of_second, *map(iter, times))
-        processes = (self._function.process1, self._function.process2)
+            all_times = _in_order(numbers, list(map(iter, times)))
+        processes = self._function._processes()
 
-        def process(row: tuple[bool, Any], context: Context) -> Any:
+        def process(row: tuple[int, Any], context: Context) -> Any:
             return processes[row[0]](row[1], context)
 
-        return zip(of_second, _in_order(of_second, *rows), strict=True), both_times, process
+        return zip(numbers, _in_order(numbers, rows), strict=True), all_times, process
 
     def _step_of(self, row: Any) -> str:
-        return "process2" if row[0] else "process1"
+        return process_method(row[0])
 
     def _event_times_of(self, name: str, input_: ConnectedInput, columns: list[pa.Array]) -> list[int | None]:
-        """Count the rows of one of two inputs and return their event times; empty without a time column."""
+        """Count the rows of one input and return their event times; empty without a time column."""
         self.rows_by_input[name] = self.rows_by_input.get(name, 0) + len(columns[0])
         column = input_.times(columns)
         if column is None:
@@ -288,10 +292,10 @@ class TwoInputOperator(RowOperator):
         return found
 
 
-def _in_order(of_second: Iterable[bool], first: Iterator[Any], second: Iterator[Any]) -> Iterator[Any]:
-    """Merge the items of two inputs in the order of the rows."""
-    following = (first.__next__, second.__next__)
-    for number in of_second:
+def _in_order(numbers: Iterable[int], inputs: Sequence[Iterator[Any]]) -> Iterator[Any]:
+    """Merge the items of inputs in the order of the rows, of which the numbers of their inputs are given."""
+    following = [items.__next__ for items in inputs]
+    for number in numbers:
         yield following[number]()
 
 

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from keyedstate.joins import JoinFunction, WindowColumn
-from keyedstate.runtime.functions.two_inputs import ConnectedInputs
+from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.schema import distinct, folded, parse_output, to_arrow
 from keyedstate.windows import WINDOW_END, WINDOW_START, WindowOutput
@@ -43,20 +43,20 @@ def ranked_output_type(frame: DataFrame, output: pa.Schema) -> StructType:
 
 
 def join_output_type(
-    left: DataFrame, right: DataFrame, inputs: ConnectedInputs, declared: object, function: JoinFunction
+    frames: Sequence[DataFrame], inputs: ConnectedInputs, declared: object, function: JoinFunction
 ) -> StructType:
     """Return the columns of the rows of a join; raises `OutputSchemaError`.
 
     They are the declared ones of the user's function, unless the join makes the rows by itself.
     """
-    made = function.output_columns(inputs, partial(folded, left))
+    made = function.output_columns(inputs, partial(folded, frames[0]))
     if made is None:
-        return parse_output(left.sparkSession, declared)[0]
+        return parse_output(frames[0].sparkSession, declared)[0]
     columns = StructType()
     for each in made:
         if isinstance(each, WindowColumn):
             columns.add(StructField(each.name, TimestampType()))
             continue
-        field = (right if each.of_right else left).schema.fields[each.place]
+        field = frames[each.side].schema.fields[each.place]
         columns.add(StructField(each.name, field.dataType, field.nullable or each.optional))
-    return distinct(left, columns)
+    return distinct(frames[0], columns)

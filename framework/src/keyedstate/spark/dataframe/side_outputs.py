@@ -10,7 +10,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from keyedstate.errors import SideOutputError
 from keyedstate.runtime import KeyedFunction
-from keyedstate.runtime.functions.two_inputs import input_of_side_output
+from keyedstate.runtime.functions.connected_inputs import input_of_side_output
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import MAIN, OUTPUT, check_name
 from keyedstate.spark.routing import quoted

@@ -48,7 +48,7 @@ from keyedstate.options import (
 )
 from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function, check_row_classes
-from keyedstate.runtime.functions.two_inputs import INPUTS, ConnectedInputs
+from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.spark.checkpoint_location import offsets_of_query
 from keyedstate.spark.hosts.owners import RemoteAccess, remote_access
@@ -95,7 +95,7 @@ class KeyedRows:
     broadcast: DataFrame | None = None
     #: The interval of the heartbeat.
     interval_ms: int | None = None
-    #: The two inputs that `df` is the union of.
+    #: The inputs that `df` is the union of.
     connected: ConnectedInputs | None = None
     #: One, or one of each connected input; empty without event time.
     event_times: EventTimes = ()
@@ -134,7 +134,8 @@ class KeyedRows:
 
     def check_sides(self, function: KeyedFunction) -> None:
         """Raise `InvalidFunctionError` for a function with other inputs than the rows have."""
-        check_sides(function, connected=self.connected is not None, broadcast=self.broadcast is not None)
+        inputs = 1 if self.connected is None else len(self.connected.inputs)
+        check_sides(function, inputs=inputs, broadcast=self.broadcast is not None)
 
     def refuse_streaming(self) -> None:
         """Raise `BootstrapError` for a streaming DataFrame."""
@@ -258,7 +259,7 @@ class KeyedRows:
             assert self.broadcast is not None, "checked"
             return to_arrow(self.broadcast.schema)
         assert self.connected is not None, "checked"
-        return (self.connected.first, self.connected.second)[INPUTS.index(sort)].schema
+        return self.connected.inputs[self.connected.names.index(sort)].schema
 
     def _acknowledging_from_tasks(self, spark: SparkSession, config: Configuration) -> Acknowledging:
         """Return how tasks acknowledge attempts, where only they know the operator's folder."""

@@ -1,13 +1,13 @@
 """The harness: a process function under test, without Spark and without Java."""
 
+from keyedstate.testing.harness.connected_inputs import Input
 from keyedstate.testing.harness.harness import Harness
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
-from keyedstate.testing.harness.two_inputs import SecondInput
 
 __all__ = [
     "Harness",
     "HarnessInstance",
     "HarnessSnapshot",
-    "SecondInput",
+    "Input",
 ]

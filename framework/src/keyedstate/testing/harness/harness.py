@@ -19,6 +19,7 @@ from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
 from keyedstate.state import StateAccessor, StateDescriptor
 from keyedstate.state.clock import Clock
 from keyedstate.state.context import KeyContext
+from keyedstate.testing.harness.connected_inputs import ConnectedInputRows, Input
 from keyedstate.testing.harness.instance import HarnessInstance
 from keyedstate.testing.harness.instances import RunningInstances
 from keyedstate.testing.harness.outputs import HarnessOutputs
@@ -26,7 +27,6 @@ from keyedstate.testing.harness.plan import InstancePlan
 from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.snapshot import HarnessSnapshot
 from keyedstate.testing.harness.time import HarnessTime
-from keyedstate.testing.harness.two_inputs import ConnectedInputRows, SecondInput
 from keyedstate.time import EventTime
 from keyedstate.types import VOID_NAMESPACE
 
@@ -57,9 +57,11 @@ class Harness(HarnessOutputs):
         With a delay the watermark follows when an epoch ends; without one only `advance_watermark` moves it.
     broadcast : str, mapping, pyarrow.Schema or StructType, optional
         The columns of the broadcast side, if the function has one.
-    second : SecondInput, optional
+    second : Input, optional
         The second input of a `KeyedCoProcessFunction`; `key`, `schema` and `event_time` are then those of the
         first, and rows are given to `process1` and `process2`.
+    further : sequence of Input, optional
+        The third input and those that follow; their rows are given to `process_input`.
     backend : str, default "heap-cow"
     options : mapping, optional
         Options by name without ``spark.keyedstate.``.  Neither Spark's configuration nor the environment is
@@ -101,7 +103,8 @@ class Harness(HarnessOutputs):
         output: object,
         event_time: EventTime | None = None,
         broadcast: object = None,
-        second: SecondInput | None = None,
+        second: Input | None = None,
+        further: Sequence[Input] = (),
         backend: str = "heap-cow",
         options: Mapping[str, object] | None = None,
         parallelism: int = 1,
@@ -112,7 +115,9 @@ class Harness(HarnessOutputs):
         if max_parallelism is None:
             max_parallelism = DEFAULT_MAX_PARALLELISM if restore is None else restore.max_parallelism
         first = KeyedInputRows(schema, key, event_time)
-        self._rows = first if second is None else ConnectedInputRows(first, second)
+        if second is None and further:
+            raise HarnessSettingError("further", "was given without a second input", "Give second=, too.")
+        self._rows = first if second is None else ConnectedInputRows(first, (second, *further))
         self._time = HarnessTime(clock, self._rows.event_times)
         self._max_parallelism = max_parallelism
         self._broadcast_rows = _broadcast_rows(function, broadcast)
@@ -186,30 +191,47 @@ class Harness(HarnessOutputs):
         """
         instances = self._running.open
         if isinstance(self._rows, ConnectedInputRows):
-            raise _wrong_input("process()", "one input", "two", "process1() and process2()")
+            raise _wrong_input("process()", "one input", "several", "process1(), process2() and so on")
         parts = self._rows.by_instance(list(rows), len(instances), self._max_parallelism)
         return self._collect(instances[index].process(part) for index, part in parts)
 
     def process1(self, row: Any) -> list[tuple[Any, ...]]:
-        """Process one row of the first of two inputs; see `process_all`."""
+        """Process one row of the first of several inputs; see `process_all`."""
         return self._process_of(0, [row])
 
     def process1_all(self, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
-        """Process rows of the first of two inputs; see `process_all`."""
+        """Process rows of the first of several inputs; see `process_all`."""
         return self._process_of(0, rows)
 
     def process2(self, row: Any) -> list[tuple[Any, ...]]:
-        """Process one row of the second of two inputs; see `process_all`."""
+        """Process one row of the second input; see `process_all`."""
         return self._process_of(1, [row])
 
     def process2_all(self, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
-        """Process rows of the second of two inputs; see `process_all`."""
+        """Process rows of the second input; see `process_all`."""
         return self._process_of(1, rows)
+
+    def process_input(self, number: int, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+        """Process rows of an input by its number, which is 3 for the third one; see `process_all`.
+
+        Raises
+        ------
+        HarnessSettingError
+            Where there is no such input.
+        """
+        if isinstance(self._rows, ConnectedInputRows) and not 1 <= number <= len(self._rows.event_times):
+            count = len(self._rows.event_times)
+            raise HarnessSettingError(
+                f"input {number}",
+                f"is none of the {count} of this harness",
+                f"Give a number from 1 to {count}.",
+            )
+        return self._process_of(number - 1, rows)
 
     def _process_of(self, number: int, rows: Iterable[Any]) -> list[tuple[Any, ...]]:
         instances = self._running.open
         if not isinstance(self._rows, ConnectedInputRows):
-            raise _wrong_input(f"process{number + 1}()", "two inputs", "one", "process()")
+            raise _wrong_input(f"process{number + 1}()", "several inputs", "one", "process()")
         parts = self._rows.by_instance(number, list(rows), len(instances), self._max_parallelism)
         return self._collect(instances[index].process(part) for index, part in parts)
 

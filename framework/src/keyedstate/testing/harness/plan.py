@@ -16,13 +16,13 @@ from keyedstate.errors import FunctionTransportError, HarnessSettingError, descr
 from keyedstate.options import BACKEND, MAX_PARALLELISM, PARALLELISM, Configuration
 from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.checks import BROADCAST, ROWS, check_function, check_row_classes
-from keyedstate.runtime.functions.two_inputs import check_inputs
+from keyedstate.runtime.functions.connected_inputs import check_inputs
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.side_outputs import Outputs, check_name
 from keyedstate.state.registry.chosen_backend import ChosenBackend
+from keyedstate.testing.harness.connected_inputs import ConnectedInputRows
 from keyedstate.testing.harness.rows import InputRows, KeyedInputRows, checked_schema
 from keyedstate.testing.harness.time import HarnessTime
-from keyedstate.testing.harness.two_inputs import ConnectedInputRows
 
 #: Options that are parameters of the harness.
 _PARAMETERS = {BACKEND: "backend", PARALLELISM: "parallelism", MAX_PARALLELISM: "max_parallelism"}
@@ -80,7 +80,7 @@ class InstancePlan:
         ConfigError, PluginError
         """
         check_function(function)
-        check_inputs(function, connected=rows.connected is not None)
+        check_inputs(function, 1 if rows.connected is None else len(rows.connected.inputs))
         columns = {ROWS: rows.schema} if rows.connected is None else rows.columns_by_input
         if broadcast is not None:
             columns[BROADCAST] = broadcast.schema

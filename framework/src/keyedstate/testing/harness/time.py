@@ -38,16 +38,16 @@ class HarnessTime:
         self._delays_ms = {name: ms for name, each in known.items() if (ms := each.delay_ms) is not None}
         self._idle_ms = {name: each.idle_ms for name, each in known.items()}
         if self._delays_ms and len(self._delays_ms) < len(event_times):
-            raise HarnessSettingError("the delay", "is given for one input only", "Give both one, or none.")
+            raise HarnessSettingError("the delay", "is not given for each input", "Give each one, or none.")
         for each in known.values():
             if each.idle is not None and not self._delays_ms:
-                way_out = "Give both inputs a delay."
+                way_out = "Give every input a delay."
                 raise HarnessSettingError(
                     "the idle time", f"is {each.idle!r}, and there is no delay", way_out
                 )
             if each.idle is not None and len(event_times) < 2:
                 way_out = "Leave it out."
-                raise HarnessSettingError("the idle time", "is for two inputs, and there is one", way_out)
+                raise HarnessSettingError("the idle time", "is for several inputs, and there is one", way_out)
         now = self.clock()
         self.inputs = {name: InputTime(BEFORE_TIME, now) for name in event_times}
 

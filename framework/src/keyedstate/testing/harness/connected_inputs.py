@@ -1,4 +1,4 @@
-"""The rows that a test gives to a function of two inputs."""
+"""The rows that a test gives to a function of several inputs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from keyedstate.columns.connected import ConnectedColumns
 from keyedstate.columns.keyed import routed
 from keyedstate.errors import ConnectedFramesError, HarnessSchemaError, HarnessSettingError
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedFunction
-from keyedstate.runtime.functions.two_inputs import INPUTS
 from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.testing.harness.rows import KeyedInputRows
 from keyedstate.time import EventTime
 
 
 @dataclass(frozen=True)
-class SecondInput:
-    """The second input of a `KeyedCoProcessFunction`, for `Harness`.
+class Input:
+    """The second or a further input of a `KeyedCoProcessFunction`, for `Harness`.
 
     Attributes
     ----------
@@ -29,7 +28,7 @@ class SecondInput:
     key : str or sequence of str
         The key columns, with the types of those of the first input.
     event_time : EventTime or None
-        Both inputs have one, or neither.
+        All inputs have one, or none.
     """
 
     schema: object
@@ -38,12 +37,13 @@ class SecondInput:
 
 
 class ConnectedInputRows:
-    """The declared columns of two inputs with keys of the same types.
+    """The declared columns of several inputs with keys of the same types.
 
     Parameters
     ----------
     first : KeyedInputRows
-    second : SecondInput
+    others : sequence of Input
+        The second input and further ones.
 
     Attributes
     ----------
@@ -61,18 +61,20 @@ class ConnectedInputRows:
 
     event_time = None
 
-    def __init__(self, first: KeyedInputRows, second: SecondInput) -> None:
-        other = KeyedInputRows(second.schema, second.key, second.event_time, argument="second")
-        self._inputs = (first, other)
-        try:
-            self._columns = ConnectedColumns(first.columns, other.columns)
-        except ConnectedFramesError as error:
-            raise HarnessSchemaError("second", error.reason) from error
-        if first.have_event_time != other.have_event_time:
+    def __init__(self, first: KeyedInputRows, others: Sequence[Input]) -> None:
+        self._inputs = [first]
+        for number, other in enumerate(others):
+            argument = f"further[{number - 1}]" if number else "second"
+            self._inputs.append(KeyedInputRows(other.schema, other.key, other.event_time, argument=argument))
+            try:
+                self._columns = ConnectedColumns(*(each.columns for each in self._inputs))
+            except ConnectedFramesError as error:
+                raise HarnessSchemaError(argument, error.reason) from error
+        if len({each.have_event_time for each in self._inputs}) > 1:
             raise HarnessSettingError(
                 "the event time of the rows",
-                "is known of one input and not of the other",
-                "Give each an event_time=, or neither.",
+                "is known of one input and not of another",
+                "Give each an event_time=, or none.",
             )
         self.key_columns = first.key_columns
         self.key_serializer = first.key_serializer
@@ -80,18 +82,18 @@ class ConnectedInputRows:
 
     @property
     def have_event_time(self) -> bool:
-        """Whether the rows of both inputs have event times."""
+        """Whether the rows of all inputs have event times."""
         return self.connected.have_event_time
 
     @property
     def event_times(self) -> dict[str, EventTime | None]:
         """The event time of each input."""
-        return dict(zip(INPUTS, (rows.event_time for rows in self._inputs), strict=True))
+        return dict(zip(self.connected.names, (rows.event_time for rows in self._inputs), strict=True))
 
     @property
     def columns_by_input(self) -> dict[str, pa.Schema]:
         """The columns of each input."""
-        return dict(zip(INPUTS, (rows.schema for rows in self._inputs), strict=True))
+        return dict(zip(self.connected.names, (rows.schema for rows in self._inputs), strict=True))
 
     def side_columns(self, name: str, function: KeyedFunction) -> pa.Schema:
         """Return the columns of a side output that has those of an input.
@@ -117,7 +119,7 @@ class ConnectedInputRows:
     def by_instance(
         self, number: int, rows: Sequence[Any], parallelism: int, max_parallelism: int
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (instance, rows) of the first input, number 0, or of the second; as `KeyedInputRows` does.
+        """Yield (instance, rows) of an input, of which the first one is number 0; as `KeyedInputRows` does.
 
         Raises
         ------

@@ -19,12 +19,7 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedProcessFunction
-from keyedstate.runtime.functions.two_inputs import (
-    FIRST_COLUMN,
-    SECOND_COLUMN,
-    ConnectedInput,
-    ConnectedInputs,
-)
+from keyedstate.runtime.functions.connected_inputs import ConnectedInput, ConnectedInputs, struct_column
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
@@ -32,7 +27,7 @@ from keyedstate.state import ListState, ValueState
 from keyedstate.state.clock import BEFORE_TIME
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
-from keyedstate.testing import Harness, SecondInput
+from keyedstate.testing import Harness, Input
 from keyedstate.time import EventTime
 
 ORDERS = "order string, customer string, at timestamp"
@@ -81,7 +76,7 @@ def settled(backend_name, function=None, **settings):
         "output": OUTPUT,
         "backend": backend_name,
         "event_time": EventTime("at", delay, idle=idle),
-        "second": SecondInput(PAYMENTS, "order_id", EventTime("paid_at", delay2, idle=idle)),
+        "second": Input(PAYMENTS, "order_id", EventTime("paid_at", delay2, idle=idle)),
     }
     return Harness(function or Settled(), **{**arguments, **settings})
 
@@ -169,7 +164,7 @@ def operator(function, backend_name, time=None, keys=("k", "j")):
     schema = pa.schema([("k", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("ms"))])
     other = pa.schema([("at", pa.date32()), ("n", pa.int32()), ("j", pa.string())])
     inputs = ConnectedInputs(
-        ConnectedInput(schema, keys[:1], time and "at"), ConnectedInput(other, keys[1:], time and "at")
+        (ConnectedInput(schema, keys[:1], time and "at"), ConnectedInput(other, keys[1:], time and "at"))
     )
     config = Configuration({"backend": backend_name})
     registry = PluginRegistry(config)
@@ -200,8 +195,8 @@ def both(rows):
     twos = [{"c0": time, "c1": n} if number == 2 else None for number, _, n, time in rows]
     columns = {
         "k": pa.array([key for _, key, _, _ in rows], pa.string()),
-        FIRST_COLUMN: pa.array(ones, first),
-        SECOND_COLUMN: pa.array(twos, second),
+        struct_column(0): pa.array(ones, first),
+        struct_column(1): pa.array(twos, second),
         "group": pa.array([0] * len(rows), pa.int32()),
     }
     return pa.record_batch(columns)
@@ -256,7 +251,7 @@ def test_a_key_of_columns_alone_is_put_back_in_their_order(backend_name):
         Keys(),
         key=["x", "y"],
         schema="y string, x string",
-        second=SecondInput("a string, b string", key=["a", "b"]),
+        second=Input("a string, b string", key=["a", "b"]),
         output="n string, one string, two string, three string, four string",
         backend=backend_name,
     ) as harness:
@@ -297,13 +292,13 @@ class OneInput(KeyedProcessFunction):
 def test_inputs_that_cannot_be_are_refused(one_backend):
     with pytest.raises(InvalidFunctionError, match="OneInput cannot be run: it has one input and there are"):
         settled(one_backend, OneInput())
-    with pytest.raises(InvalidFunctionError, match="Settled cannot be run: it has two inputs and there is"):
+    with pytest.raises(InvalidFunctionError, match="Settled cannot be run: it has 2 inputs and there is"):
         settled(one_backend, second=None)
     with pytest.raises(HarnessSchemaError, match="is int64, and that of the first one string"):
-        settled(one_backend, second=SecondInput("n long", key="n"))
-    with pytest.raises(HarnessSettingError, match="known of one input and not of the other"):
-        settled(one_backend, second=SecondInput(PAYMENTS, key="order_id"))
-    with pytest.raises(HarnessSettingError, match="one input only"):
+        settled(one_backend, second=Input("n long", key="n"))
+    with pytest.raises(HarnessSettingError, match="known of one input and not of another"):
+        settled(one_backend, second=Input(PAYMENTS, key="order_id"))
+    with pytest.raises(HarnessSettingError, match="not given for each input"):
         settled(one_backend, delay=0)
     with pytest.raises(EventTimeError, match="'paid_at': the delay -1 is negative"):
         settled(one_backend, delay=0, delay2=-1)
@@ -316,6 +311,86 @@ def test_inputs_that_cannot_be_are_refused(one_backend):
         harness.process(("o-1", "ann", at(0)))
     with (
         Harness(OneInput(), key="k", schema="k string", output="k string") as harness,
-        pytest.raises(HarnessSettingError, match=r"process2\(\) is for two inputs"),
+        pytest.raises(HarnessSettingError, match=r"process2\(\) is for several inputs"),
     ):
         harness.process2(("a",))
+
+
+class Delivered(KeyedCoProcessFunction):
+    """Says when the parts of an order are complete; the third input has deliveries."""
+
+    parts = ListState("parts", types.STRING)
+    side_outputs = {"broken": None}  # noqa: RUF012
+    side_inputs = {"broken": 2}  # noqa: RUF012
+
+    def process1(self, row, ctx):
+        return self._add(f"order of {row.customer}", ctx)
+
+    def process2(self, row, ctx):
+        return self._add(f"paid {row.amount}", ctx)
+
+    def process3(self, row, ctx):
+        if row.broken:
+            ctx.output("broken", row)
+            return []
+        return self._add(f"delivered @{ctx.timestamp}", ctx)
+
+    def on_timer(self, time, ctx):
+        yield ctx.key, ", ".join(self.parts.get()), None
+        self.parts.clear()
+
+    def _add(self, part, ctx):
+        self.parts.add(part)
+        ctx.timer_service.register_event_time_timer(20)
+        return []
+
+
+DELIVERIES = Input("order_number string, broken boolean, day timestamp", "order_number", EventTime("day", 5))
+
+
+def delivered(backend_name, function=None, **arguments):
+    return settled(
+        backend_name,
+        function or Delivered(),
+        **{"further": [DELIVERIES], "delay": 0, "delay2": 0, **arguments},
+    )
+
+
+def test_a_third_input_has_a_method_a_side_output_and_a_watermark_of_its_own(backend_name):
+    with delivered(backend_name) as harness:
+        harness.process_input(3, [("o-1", False, at(12)), ("o-2", True, at(13))])
+        harness.process1(("o-1", "ann", at(100)))
+        harness.process_input(2, [(1.0, at(100), "o-1")])
+        assert harness.side_output("broken") == [("o-2", True, at(13))]
+        assert harness.end_epoch() == []
+        assert harness.watermark == 13 - 5 - 1, "the third input is behind"
+        harness.process_input(3, [("o-9", True, at(26))])
+        assert harness.end_epoch() == [("o-1", "delivered @12, order of ann, paid 1.0", None)]
+
+
+def test_as_many_inputs_are_needed_as_there_are_methods(one_backend):
+    class Other(Delivered):
+        def process3(self, row):
+            return []
+
+    with pytest.raises(
+        InvalidFunctionError, match=r"it has 3 inputs and there are 2; connect a keyed.*process3"
+    ):
+        settled(one_backend, Delivered())
+    with pytest.raises(
+        InvalidFunctionError, match=r"it has 2 inputs and there are 3; define process3\(self, row"
+    ):
+        delivered(one_backend, Settled())
+    with pytest.raises(InvalidFunctionError, match=r"its process3\(row\) cannot be called"):
+        delivered(one_backend, Other())
+    with pytest.raises(HarnessSettingError, match="further was given without a second input"):
+        settled(one_backend, second=None, further=[DELIVERIES])
+    with pytest.raises(
+        HarnessSchemaError, match=r"further\[0\].*third one is int64, and that of the first one string"
+    ):
+        delivered(one_backend, further=[Input("n long", key="n")])
+    with (
+        delivered(one_backend) as harness,
+        pytest.raises(HarnessSettingError, match=r"input 4 is none of the 3 .*from 1 to 3"),
+    ):
+        harness.process_input(4, [])
