@@ -56,6 +56,7 @@ def environment(installed: Path) -> dict[str, str]:
     return {**inherited, "PYTHONPATH": str(installed)}
 
 
+@pytest.mark.long
 def test_its_own_tests_hold_it_to_the_whole_contract(copy: Path, environment: dict[str, str]) -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests"],

@@ -187,6 +187,7 @@ def test_a_parallelism_beyond_the_key_groups_of_the_state_is_refused(
         query.counts(session, parallelism=1000)
 
 
+@pytest.mark.long
 def test_a_running_query_with_heartbeats_is_drained_into_a_savepoint(
     session: Any, query: Query, tmp_path: Path
 ) -> None:
@@ -223,7 +224,13 @@ def test_aggregates_by_an_expression(session: Any, query: Query) -> None:
     assert query.rows(session, "low string, n long") == [("a", 2), ("a", 3), ("b", 1)]
 
 
-@pytest.mark.parametrize("given", [True, False], ids=["by EventTime", "by withWatermark"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param(True, id="by EventTime"),
+        pytest.param(False, id="by withWatermark", marks=pytest.mark.long),
+    ],
+)
 def test_windows_in_event_time(session: Any, query: Query, given: bool) -> None:
     for number, minute in enumerate(("00:10", "00:50", "02:00", "04:00")):
         query.add(str(number), [{"k": "a", "ts": f"2026-01-01T00:{minute}Z"}])
@@ -263,7 +270,7 @@ def test_a_batch_needs_no_uid_and_keeps_no_state(session: Any, query: Query) -> 
     ]
 
 
-@pytest.mark.parametrize("host", ["resident", "embedded"])
+@pytest.mark.parametrize("host", ["resident", pytest.param("embedded", marks=pytest.mark.long)])
 def test_a_killed_process_of_a_task_changes_nothing(session: Any, query: Query, host: str) -> None:
     query.add_keys("0", "a", "kill")
     query.add_keys("1", "a", "kill")
@@ -375,6 +382,7 @@ class Limits(KeyedBroadcastProcessFunction):
             ctx.output("small", (ctx.key, row.v))
 
 
+@pytest.mark.long
 def test_broadcast_rows_side_outputs_and_an_interval_join(session: Any, query: Query) -> None:
     query.add("0", [{"k": "a", "v": v, "ts": "2026-01-01T00:00:10Z"} for v in (1, 7)])
     query.add("0", [{"k": "a", "v": 2, "ts": "2026-01-01T00:00:12Z"}], folder="second")
@@ -393,6 +401,7 @@ def test_broadcast_rows_side_outputs_and_an_interval_join(session: Any, query: Q
     assert sorted((row["left_v"], row["right_v"]) for row in found if "left_v" in row) == [(1, 2), (7, 2)]
 
 
+@pytest.mark.long
 def test_a_query_starts_with_a_savepoint_that_a_batch_has_written(session: Any, query: Query) -> None:
     history = session.createDataFrame([("a",), ("a",), ("b",)], "k string")
     rows = keyed(history, "k", uid="counts", config={"parallelism": 2, "max-parallelism": 64})
@@ -485,6 +494,7 @@ def test_a_killed_executor_changes_nothing(
     assert counted == expected
 
 
+@pytest.mark.long
 def test_a_killed_server_repeats_the_epoch(server: ConnectServer, query: Query) -> None:
     query.add_keys("0", "a", "kill-not")
     query.add_keys("1", "a", "kill")

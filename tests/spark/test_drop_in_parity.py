@@ -153,6 +153,7 @@ def test_timers_fire_after_the_rows_up_to_the_watermark_and_late_rows_are_droppe
     assert "late" not in {key for some in found.values() for key, _ in some}
 
 
+@pytest.mark.long
 def test_rows_without_event_time_are_not_late(both: Both) -> None:
     batches = [rows(("a", 50, 1)), [{"k": "a", "ts": None, "n": 2}, {"k": "b", "ts": at(3), "n": 3}]]
     found = both.run(Counts(), batches, [rows(("a", 41, 4))], time_mode="eventTime")
@@ -249,6 +250,7 @@ class Sequence(StatefulProcessor):
         yield Row(k=key[0], text=", ".join(call for (call,) in self.calls.get()))
 
 
+@pytest.mark.long
 def test_all_rows_of_a_key_come_in_one_call_before_its_timers(both: Both) -> None:
     many = [("abc"[number % 3], 20 + number % 7, number) for number in range(3_000)]
     found = both.run(Sequence(), [rows(*many), rows(*many[:10])], time_mode="eventTime")
@@ -305,7 +307,10 @@ class Registering(Counts):
         yield Row(k=key[0], text=f"expired {times}")
 
 
-@pytest.mark.parametrize("time_mode", ["none", "processingTime", "eventTime"])
+@pytest.mark.parametrize(
+    "time_mode",
+    ["none", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("processingTime", "eventTime"))],
+)
 def test_a_batch_frame_has_the_same_output(spark: SparkSession, time_mode: str) -> None:
     frame = spark.createDataFrame([("a", 1), ("b", 2), ("a", 3)], "k string, n long")
     processor = Counts() if time_mode == "none" else Registering()
@@ -317,6 +322,7 @@ def test_a_batch_frame_has_the_same_output(spark: SparkSession, time_mode: str) 
     assert found[1] == found[0]
 
 
+@pytest.mark.long
 def test_timers_of_event_time_wait_for_ever_without_a_watermark(both: Both) -> None:
     both.run(Registering(), [rows(("a", 1, 1)), rows(("a", 2, 2))], time_mode="eventTime", watermark=False)
 

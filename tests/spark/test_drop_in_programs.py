@@ -28,7 +28,9 @@ pytestmark = NEEDS_SPARKS_OWN
 OUT = "k string, text string"
 #: One task for each operator.
 CONF = {"spark.sql.shuffle.partitions": "1"}
-BACKENDS = ("heap-cow", "rocksdb", "spillable")
+#: The other backends run beside each other, once more beside Spark's own implementation.
+OTHERS = pytest.param(("rocksdb", "spillable"), id="others", marks=pytest.mark.long)
+ON_BACKENDS = pytest.mark.parametrize("backends", [pytest.param(("heap-cow",), id="heap-cow"), OTHERS])
 
 
 class Processor(StatefulProcessor):
@@ -116,7 +118,8 @@ class RunningMean(Processor):
         yield pd.DataFrame({"k": [key[0]], "text": [f"mean: {total / n}"]})
 
 
-def test_programs_without_time_have_the_same_answers(both: Both, spark: Any) -> None:
+@ON_BACKENDS
+def test_programs_without_time_have_the_same_answers(both: Both, spark: Any, backends: Any) -> None:
     initial = spark.createDataFrame([("a", 10), ("z", 5)], "k string, n int")
     initial = initial.select("k", f.col("n").cast("decimal(10,2)").alias("amount")).groupBy("k")
 
@@ -129,7 +132,7 @@ def test_programs_without_time_have_the_same_answers(both: Both, spark: Any) -> 
         return reduce(DataFrame.union, made)
 
     first = [rows(("a", 1, 1), ("b", 2, 2), ("a", 3, 3), ("a", 4, 1)), rows(("a", 5, 4), ("z", 6, 6))]
-    found = both.compare(built, first, [rows(("b", 7, 2), ("a", 8, 8))], conf=CONF, backends=BACKENDS)
+    found = both.compare(built, first, [rows(("b", 7, 2), ("a", 8, 8))], conf=CONF, backends=backends)
     programs = {text.partition(":")[0] for some in found.values() for _, text in some}
     assert len(programs) == 6
     assert ("b", "RunningCount: 2") in found[2]
@@ -187,8 +190,9 @@ def pandas_sessions(key: Any, frames: Iterator[Any], state: GroupState) -> Itera
     state.setTimeoutTimestamp(int(last.timestamp() * 1000) + 12_000)
 
 
+@ON_BACKENDS
 @pytest.mark.parametrize("program", [Sessions(), Heartbeat(), pandas_sessions])
-def test_programs_of_event_time_have_the_same_answers(both: Both, program: Any) -> None:
+def test_programs_of_event_time_have_the_same_answers(both: Both, program: Any, backends: Any) -> None:
     def built(frame: DataFrame) -> DataFrame:
         grouped = frame.withWatermark("ts", "2 seconds").groupBy("k")
         if isinstance(program, Processor):
@@ -197,7 +201,7 @@ def test_programs_of_event_time_have_the_same_answers(both: Both, program: Any) 
 
     first = [rows(("a", 1, 1), ("b", 2, 2), ("a", 8, 3)), rows(("c", 25, 4))]
     runs = [first, [rows(("c", 40, 1), ("a", 41, 1)), rows(("b", 90, 2))]]
-    found = both.compare(built, *runs, conf=CONF, backends=BACKENDS)
+    found = both.compare(built, *runs, conf=CONF, backends=backends)
     assert sum(len(some) for some in found.values()) >= 4
 
 
@@ -207,7 +211,8 @@ class Passed(Processor):
             yield Row(k=key[0], at=row.ts)
 
 
-def test_the_output_is_aggregated_alike(both: Both) -> None:
+@ON_BACKENDS
+def test_the_output_is_aggregated_alike(both: Both, backends: Any) -> None:
     def built(frame: DataFrame) -> DataFrame:
         passed = (
             frame.withWatermark("ts", "1 second")
@@ -221,7 +226,7 @@ def test_the_output_is_aggregated_alike(both: Both) -> None:
 
     batches = [rows(("a", 1, 1), ("b", 2, 1)), rows(("a", 70, 1)), rows(("a", 140, 1)), rows(("a", 300, 1))]
     # The watermark reaches Spark's aggregation by other micro-batches: their rows are the same, not when.
-    both.compare(built, batches, conf=CONF, by_epoch=False, backends=BACKENDS)
+    both.compare(built, batches, conf=CONF, by_epoch=False, backends=backends)
 
 
 class Downloads(Processor):
@@ -237,10 +242,11 @@ class Downloads(Processor):
                 yield self.row(key, row.n)
 
 
-def test_a_program_of_processing_time_has_the_same_answers(both: Both) -> None:
+@ON_BACKENDS
+def test_a_program_of_processing_time_has_the_same_answers(both: Both, backends: Any) -> None:
     def built(frame: DataFrame) -> DataFrame:
         return frame.groupBy("k").transformWithState(Downloads(), OUT, "append", "processingTime")
 
     runs = [[rows(("a", 1, 1), ("a", 2, 1), ("b", 3, 1))], [rows(("a", 1, 1), ("a", 1, 2))]]
-    found = both.compare(built, *runs, once=True, conf=CONF, backends=BACKENDS)
+    found = both.compare(built, *runs, once=True, conf=CONF, backends=backends)
     assert found == {0: [("a", "Downloads: 1"), ("b", "Downloads: 1")], 1: [("a", "Downloads: 2")]}

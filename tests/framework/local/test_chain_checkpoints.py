@@ -116,7 +116,7 @@ class KillsItself(Count):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("killed", ["first", "second"])
+@pytest.mark.parametrize("killed", [pytest.param("first", marks=pytest.mark.long), "second"])
 def test_rows_count_once_in_all_operators_after_a_task_of_one_was_killed(
     tmp_path, config, caplog, mode, killed
 ):
@@ -189,7 +189,7 @@ class Failed(Exception):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tasks_later", [1, 3])
+@pytest.mark.parametrize("tasks_later", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_rows_between_two_operators_are_part_of_an_unaligned_checkpoint(tmp_path, config, tasks_later):
     """BAR-03: the checkpoint does not wait until the second operator has processed them."""
     config |= {"checkpoint.mode": "unaligned", "checkpoint.interval": 20}

@@ -142,7 +142,9 @@ def test_two_operators_of_one_uid_in_one_query_are_refused(stream: Any, one_back
     )
 
 
-@pytest.mark.parametrize("mixed", ["coalesced", "behind another side of a union"])
+@pytest.mark.parametrize(
+    "mixed", ["coalesced", pytest.param("behind another side of a union", marks=pytest.mark.long)]
+)
 def test_a_result_whose_partitions_are_mixed_with_others_is_refused(
     stream: Any, one_backend: str, mixed: str
 ) -> None:

@@ -52,7 +52,12 @@ chown nobody "$TMPDIR/keyedstate-$(id -u)"
 @pytest.mark.parametrize(
     ("limits", "backend"),
     [
-        pytest.param(READ_ONLY, "rocksdb", id="HOME and the temporary folders are read-only"),
+        pytest.param(
+            READ_ONLY,
+            "rocksdb",
+            id="HOME and the temporary folders are read-only",
+            marks=pytest.mark.long,
+        ),
         pytest.param(SPACES + SMALL_SHARED_MEMORY, "rocksdb", id="spaces, a taken folder, no shared memory"),
     ],
 )
