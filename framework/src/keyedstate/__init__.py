@@ -77,6 +77,7 @@ __all__ = [
     "ValueState",
     "VectorizedProcessFunction",
     "Visibility",
+    "WindowedRows",
     "aggregates",
     "connect",
     "epoch_metrics",
@@ -91,6 +92,7 @@ __all__ = [
     "testing",
     "types",
     "user_function_error",
+    "window_all",
     "windows",
 ]
 
@@ -99,6 +101,7 @@ _HOMES = {
     "keyedstate.spark.dataframe.frame": ("KeyedFrame", "keyed"),
     "keyedstate.spark.dataframe.connected": ("ConnectedFrame", "connect"),
     "keyedstate.spark.dataframe.side_outputs": ("split",),
+    "keyedstate.spark.dataframe.window_all": ("WindowedRows", "window_all"),
     "keyedstate.spark.datasource.registration": ("register",),
     "keyedstate.spark.plan.metrics": ("EpochListener", "epoch_metrics", "metrics_of"),
     "keyedstate.errors": ("KeyedStateError", "UserFunctionError", "user_function_error"),

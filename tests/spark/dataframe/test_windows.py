@@ -6,8 +6,8 @@ import datetime as dt
 
 import pytest
 
-from keyedstate import epoch_metrics, keyed, split, types
-from keyedstate.aggregates import count, max_, sum_
+from keyedstate import epoch_metrics, keyed, split, types, window_all
+from keyedstate.aggregates import count, count_distinct, max_, max_by, sum_
 from keyedstate.errors import (
     EventTimeError,
     GenericTypeForbiddenError,
@@ -278,3 +278,44 @@ def test_what_cannot_be_is_refused_when_the_frame_is_built(frame):
     with pytest.raises(SideOutputError, match="no side outputs"):
         split(frame)
     assert keyed(frame, "k").window(Count.of(2)).aggregate(n=count()).columns == ["k", "n"]
+
+
+def test_windows_of_all_rows_are_those_of_one_key(spark, stream, frame, one_backend):
+    from pyspark.sql import functions as f
+
+    def totals(rows, **options):
+        config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
+        time = EventTime("TS", delay=0)
+        windows = window_all(rows, Tumbling.of("5 minutes"), config=config, event_time=time, **options)
+        return windows.aggregate(
+            n=count(), total=sum_("v"), keys=count_distinct("k"), best=max_by("k", by="v")
+        )
+
+    window = f.window("ts", "5 minutes")
+    wanted = (f.count("*"), f.sum("v"), f.countDistinct("k"), f.max_by("k", "v"))
+    found = frame.groupBy(window).agg(*wanted).collect()
+    expected = sorted((*row[0], *row[1:]) for row in found)
+    assert totals(frame).columns == ["window_start", "window_end", "n", "total", "keys", "best"]
+    assert sorted(map(tuple, totals(frame.repartition(3)).collect())) == expected
+    in_order = sorted(ROWS, key=lambda row: row["ts"])
+    stream.add(in_order[:70])
+    stream.run(totals(stream.frame(), uid="all"))
+    stream.add([*in_order[70:], line("later", 10_000)])
+    stream.add([line("later", 10_001)])
+    stream.run(totals(stream.frame(), uid="all"))
+    assert sorted(map(tuple, stream.all_rows())) == expected
+
+
+def test_windows_of_all_rows_refuse_what_they_cannot_do(frame):
+    time = EventTime("ts", delay=0)
+    with pytest.raises(InvalidWindowError, match="keyed"):
+        window_all(frame, Session.with_gap("1 hour"), event_time=time)
+    with pytest.raises(InvalidWindowError, match="missing='side output'"):
+        window_all(frame, Tumbling.of("1 hour"), event_time=time, missing="side output")
+    with pytest.raises(InvalidWindowError, match="event_time=EventTime"):
+        window_all(frame, Tumbling.of("1 hour"))
+    windows = window_all(frame, Tumbling.of("1 hour"), event_time=time)
+    with pytest.raises(InvalidAggregateError, match="window_end"):
+        windows.aggregate(window_end=count())
+    with pytest.raises(InvalidAggregateError, match="no column 'w'"):
+        windows.aggregate(n=count("w"))
