@@ -11,7 +11,7 @@ import keyedstate as ks
 from keyedstate import local
 from keyedstate.errors import InvalidFunctionError, OutputRowError, UserFunctionError
 from keyedstate.runtime.runners import rows as row_runners
-from keyedstate.testing import Harness, SecondInput
+from keyedstate.testing import Harness, Input
 
 SCHEMA, OUTPUT = "k string, n long", "k string, step string, n long"
 NOON = dt.datetime(2026, 7, 1, 12, tzinfo=dt.timezone.utc)
@@ -136,7 +136,7 @@ def test_both_inputs_and_a_broadcast_side_end_the_epochs_of_keys(one_backend):
         Both(),
         key="k",
         schema=SCHEMA,
-        second=SecondInput("k string, m long", "k"),
+        second=Input("k string, m long", "k"),
         output=OUTPUT,
         backend=one_backend,
     ) as harness:
