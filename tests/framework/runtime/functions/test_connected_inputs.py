@@ -365,6 +365,7 @@ def test_a_third_input_has_a_method_a_side_output_and_a_watermark_of_its_own(bac
         assert harness.end_epoch() == []
         assert harness.watermark == 13 - 5 - 1, "the third input is behind"
         harness.process_input(3, [("o-9", True, at(26))])
+        assert harness.end_epoch() == []
         assert harness.end_epoch() == [("o-1", "delivered @12, order of ann, paid 1.0", None)]
 
 
