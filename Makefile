@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
 .PHONY: help setup java demo demo-local test test-fast test-long test-quick test-model test-protocol soak faults faults-local chaos bench bench-state bench-segment bench-types bench-checkpoint \
-        bench-rocksdb bench-spillable bench-timers bench-keygroups bench-local bench-memory bench-window bench-join bench-drop-in bench-from-spark bench-transport bench-sort contract lint format \
+        bench-rocksdb bench-spillable bench-timers bench-keygroups bench-local bench-memory bench-window bench-join bench-nexmark bench-drop-in bench-from-spark bench-transport bench-sort contract lint format \
         types docs site site-serve coverage tox matrix clean
 
 help: ## what can be done
@@ -134,6 +134,9 @@ bench-window: $(COMPILED) ## windows by columns and row by row, and Spark's own
 
 bench-join: $(COMPILED) ## an interval join, and Spark's own stream-stream join
 	$(WITH_JAVA) $(BIN)/python tests/bench/bench_join.py $(ARGS)
+
+bench-nexmark: $(COMPILED) ## the queries of Nexmark, checked by DuckDB and timed beside Spark's own operators
+	$(WITH_JAVA) $(BIN)/python tests/bench/bench_nexmark.py $(ARGS)
 
 bench-drop-in: $(COMPILED) ## one processor on Spark's transformWithState and on keyedstate
 	$(WITH_JAVA) $(BIN)/python tests/bench/bench_drop_in.py $(ARGS)

@@ -1,0 +1,1 @@
+"""The Nexmark benchmark: its events, its queries, and what they must give."""
