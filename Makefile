@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
 .PHONY: help setup java demo demo-local test test-fast test-long test-quick test-model test-protocol soak faults faults-local chaos bench bench-state bench-segment bench-types bench-checkpoint \
-        bench-rocksdb bench-spillable bench-timers bench-keygroups bench-local bench-memory bench-window bench-join bench-nexmark bench-drop-in bench-from-spark bench-transport bench-sort contract lint format \
+        bench-rocksdb bench-spillable bench-timers bench-keygroups bench-local bench-memory bench-window bench-join bench-nexmark bench-quick bench-drop-in bench-from-spark bench-transport bench-sort contract lint format \
         types docs site site-serve coverage tox matrix clean
 
 help: ## what can be done
@@ -137,6 +137,9 @@ bench-join: $(COMPILED) ## an interval join, and Spark's own stream-stream join
 
 bench-nexmark: $(COMPILED) ## the queries of Nexmark, checked by DuckDB and timed beside Spark's own operators
 	$(WITH_JAVA) $(BIN)/python tests/bench/bench_nexmark.py $(ARGS)
+
+bench-quick: $(COMPILED) ## a few central lanes against their floors in 5 minutes; fails above tests/bench/bounds.toml
+	$(BIN)/python tests/bench/bench_quick.py $(ARGS)
 
 bench-drop-in: $(COMPILED) ## one processor on Spark's transformWithState and on keyedstate
 	$(WITH_JAVA) $(BIN)/python tests/bench/bench_drop_in.py $(ARGS)

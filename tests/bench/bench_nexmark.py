@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import os
 import platform
 import statistics
@@ -110,7 +111,7 @@ class Lane:
         """Tell whether the progress of the micro-batch has been published."""
         latest = self._running.lastProgress
         return latest is not None and all(
-            source["endOffset"]["logOffset"] >= self._fed
+            json.loads(source["endOffset"])["logOffset"] >= self._fed
             for source in latest["sources"]
             if source["description"].startswith("FileStreamSource")
         )

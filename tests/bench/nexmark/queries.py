@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from keyedstate import EventTime, connect, keyed
+from keyedstate import Ttl, connect, keyed
 from keyedstate.aggregates import count, count_distinct, max_, max_by, mean, min_, sum_, top_by
 from keyedstate.joins import LeftColumn
 from keyedstate.windows import Session, Sliding, Tumbling
@@ -114,10 +114,10 @@ def q5(on: Tables) -> DataFrame:
        AND AuctionBids.num >= MaxBids.maxn
     """
     counts = keyed(on.bid, "auction", uid="q5").window(Sliding.of("10 s", "2 s")).aggregate(num=count())
-    ends = counts.selectExpr("auction", "num", "window_end - interval 1 millisecond as at")
-    windows = keyed(ends, f.lit(0).alias("all"), uid="q5-max", event_time=EventTime("at", 0))
-    top = windows.window(Tumbling.of("2 s")).aggregate(top=top_by(1000, "auction", "num", by="num"))
-    return top.selectExpr("window_end", "inline(filter(top, each -> each.num = top[0].num))")
+    # The windows of all auctions that end together fire in one micro-batch.
+    ends = keyed(counts, "window_end", uid="q5-top")
+    tops = ends.aggregate(top=top_by(1000, "auction", "num", by="num"), ttl=Ttl.of("1 hour"))
+    return tops.selectExpr("window_end", "inline(filter(top, each -> each.num = top[0].num))")
 
 
 def q7(on: Tables) -> DataFrame:

@@ -92,7 +92,7 @@ REFERENCES = {
         select auction, bidder, price, channel, string_split(url, '/')[4], string_split(url, '/')[5],
         string_split(url, '/')[6] from bid""",
     "q23": """
-        select bidder, b.auction, price, channel, url, b.dateTime, name, a.id, itemName
+        select b.auction, bidder, price, channel, url, b.dateTime, name, a.id, itemName
         from bid b join person p on bidder = p.id join auction a on bidder = seller""",
 }
 

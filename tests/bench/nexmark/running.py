@@ -30,9 +30,8 @@ UPSERTS = {
     "q19": ("auction", "rank"),
 }
 ROW_KINDS = {"q4": "kind"}
-#: Micro-batches of closing events: the first moves the watermark, by which windows end in the second, and
-#: those over their results in the third.
-CLOSING = 3
+#: Micro-batches of closing events: the first moves the watermark, by which windows end in the second.
+CLOSING = 2
 Row = tuple[Any, ...]
 
 

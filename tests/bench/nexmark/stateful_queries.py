@@ -1,7 +1,11 @@
-"""Two queries of Nexmark with Spark's transformWithState, a row at a time; both in output mode update."""
+"""Two queries of Nexmark with Spark's transformWithState, a row at a time; both in output mode update.
+
+Times are numbers in the state: Spark gives those of rows a zone, and those of states none.
+"""
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +14,15 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming import StatefulProcessor
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import DoubleType, LongType, StructType
 
 from .events import SCHEMAS
 from .queries import Query, Tables
 
 #: Of the bids of an auction.
 FIRST = 10
+COLUMNS = [*SCHEMAS["bid"].names, "rank"]
+PRICE, AT = COLUMNS.index("price"), COLUMNS.index("dateTime")
 
 # Spark's workers cannot import this module.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -30,13 +36,13 @@ class Last(StatefulProcessor):
     """The newest bid of a key."""
 
     def init(self, handle: Any) -> None:
-        self._newest = handle.getValueState("newest", "at timestamp")
+        self._newest = handle.getValueState("newest", "at double")
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-        newest = max(rows, key=lambda row: row.dateTime)
+        at, newest = max((row.dateTime.timestamp(), row) for row in rows)
         before = self._newest.get()
-        if before is None or before[0] < newest.dateTime:
-            self._newest.update((newest.dateTime,))
+        if before is None or before[0] < at:
+            self._newest.update((at,))
             yield newest
 
     def close(self) -> None:
@@ -47,15 +53,19 @@ class Highest(StatefulProcessor):
     """The highest bids of a key, with their ranks."""
 
     def init(self, handle: Any) -> None:
-        self._bids = handle.getListState("bids", _bid())
+        schema = _bid()
+        schema["dateTime"].dataType = DoubleType()
+        self._bids = handle.getListState("bids", schema)
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         known = [tuple(bid) for bid in self._bids.get()] if self._bids.exists() else []
-        bids = sorted([*known, *map(tuple, rows)], key=lambda bid: (-bid[2], bid[5]))[:FIRST]
+        made = [(*row[:AT], row[AT].timestamp(), *row[AT + 1 :]) for row in rows]
+        bids = sorted([*known, *made], key=lambda bid: (-bid[PRICE], bid[AT]))[:FIRST]
         self._bids.put(bids)
-        for rank, bid in enumerate(bids, 1):
-            if rank > len(known) or bid != known[rank - 1]:
-                yield Row(*bid, rank)
+        for place, bid in enumerate(bids):
+            if place >= len(known) or bid != known[place]:
+                at = dt.datetime.fromtimestamp(bid[AT], dt.timezone.utc)
+                yield Row(*COLUMNS)(*bid[:AT], at, *bid[AT + 1 :], place + 1)
 
     def close(self) -> None:
         pass
