@@ -1,8 +1,8 @@
 """Draw what the queries of Nexmark take as SVG, and write the table of their page, from measured numbers.
 
-`python scripts/draw_nexmark.py` reads docs/images/nexmark.csv, which ``make bench-nexmark`` measures, and
-writes the picture next to it and the table into docs/explanation/nexmark.md; a test compares what is
-committed with what this makes.
+`python scripts/draw_nexmark.py` reads docs/images/nexmark.csv, which ``make bench-nexmark ARGS=--docs``
+measures, and writes the picture next to it and the table into docs/explanation/nexmark.md; a test compares
+what is committed with what this makes.
 """
 
 from __future__ import annotations
@@ -91,8 +91,10 @@ def picture() -> str:
 
 
 def table() -> str:
-    """Return the table of the page."""
+    """Return what the page shows of the measurement: the picture and a table."""
     lines = [
+        f"![{TITLE}](../images/{PICTURE.name})",
+        "",
         f"| {' | '.join(HEADINGS)} |",
         f"|{'---|' * len(HEADINGS)}",
     ]
@@ -104,9 +106,9 @@ def table() -> str:
         ours = each["keyedstate, heap-cow"]
         ratio = ""
         if STATEFUL in each:
-            ratio = f"{float(ours['rows_per_second']) / float(each[STATEFUL]['rows_per_second']):.1f}"
+            ratio = f"{int(ours['rows_per_second']) / int(each[STATEFUL]['rows_per_second']):.1f}"
         cells += [ratio, f"{ours['code_lines']}, {ours['sql_lines']}"]
-        lines.append(f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |"))
+        lines.append("|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|")
     return "\n".join(lines)
 
 

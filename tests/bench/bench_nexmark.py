@@ -1,7 +1,7 @@
 """The queries of Nexmark with keyedstate and with Spark's own operators: that they are right, and how fast.
 
     python tests/bench/bench_nexmark.py [--queries NAME ...] [--backends NAME ...] [--check EVENTS]
-        [--rows N] [--rounds N] [--stateful-rows N] [--csv FILE] [--markdown FILE]
+        [--rows N] [--rounds N] [--stateful-rows N] [--markdown FILE] [--docs]
 
 First each query runs over `--check` events, on each backend and with Spark's own operators, and all of its
 output is compared with that of DuckDB for the same events; a difference ends the benchmark.  ``--check 0``
@@ -12,7 +12,8 @@ stores where its operators can say the query, and transformWithState for q18 and
 round gives each of them a micro-batch of the same `--rows` events in turn; the first two rounds do not count.
 The time of a micro-batch is Spark's, from its trigger to its commit.  Processor time is that of the session
 with all of its processes.  Ratios are those of rows per second within a round, and their medians are
-reported.  ``--rounds 0`` leaves the timing out.
+reported.  ``--rounds 0`` leaves the timing out.  ``--docs`` writes the measurement of all queries on both
+backends into the documentation, with its picture.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import json
 import os
 import platform
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import warnings
@@ -43,6 +46,7 @@ from streaming.processor import mark, processor_seconds
 
 from keyedstate.errors import UnboundedStateWarning
 
+ROOT = Path(__file__).resolve().parents[2]
 WARM = 2
 BACKEND, CHECKPOINT_DIR = "spark.keyedstate.backend", "spark.keyedstate.checkpoint.dir"
 #: Spark's store that a backend is compared with: both are in memory, or both in RocksDB.
@@ -223,8 +227,8 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=50_000, help="events of a micro-batch")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--stateful-rows", type=int, default=5000, help="events for transformWithState")
-    parser.add_argument("--csv", type=Path, help="what is measured, for scripts/draw_nexmark.py")
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--docs", action="store_true", help="write the picture and the table of the page")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", UnboundedStateWarning)
     mark()
@@ -243,11 +247,12 @@ def main() -> None:
                         found += lines_of(name, timed(name, arguments, session, folder))
         finally:
             session.stop()
-    if arguments.csv and found:
-        with arguments.csv.open("w", encoding="ascii", newline="") as file:
+    if arguments.docs:
+        with (ROOT / "docs" / "images" / "nexmark.csv").open("w", encoding="ascii", newline="") as file:
             writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(found)
+        subprocess.run([sys.executable, str(ROOT / "scripts" / "draw_nexmark.py")], check=True)
     machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     size = f"{arguments.rows:,} events in a micro-batch, medians of {arguments.rounds} rounds"
     text = f"{size}. Here: {machine}.\n\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"

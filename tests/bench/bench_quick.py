@@ -35,6 +35,7 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.state import ValueState
 from keyedstate.time import Timer, TimerServices
 from keyedstate.windows import Tumbling, windowed
+from keyedstate_heap_cow.compiled_form import build_problem
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -243,6 +244,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--bounds", type=Path, default=BOUNDS)
     arguments = parser.parse_args()
+    if build_problem():
+        raise SystemExit(f"The bounds are those of the compiled heap-cow. {build_problem()}")
     bounds = tomllib.loads(arguments.bounds.read_text(encoding="utf-8"))
     slower = []
     for name, ratios in measured(arguments.lanes, arguments.rounds).items():

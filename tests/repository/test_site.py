@@ -68,6 +68,26 @@ def test_the_curve_is_committed_as_its_numbers_draw_it() -> None:
     assert drawn == curve.picture(), "run `python scripts/draw_curve.py`"
 
 
+def test_the_measurement_of_nexmark_is_drawn_and_put_into_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nexmark = script("draw_nexmark")
+    if nexmark.NUMBERS.exists():
+        drawn = nexmark.PICTURE.read_text(encoding="utf-8"), nexmark.PAGE.read_text(encoding="utf-8")
+        assert drawn == (nexmark.picture(), nexmark.page()), "run `python scripts/draw_nexmark.py`"
+    numbers = tmp_path / "nexmark.csv"
+    numbers.write_text(
+        "query,lane,rows_per_second,to_spark,processor_to_spark,code_lines,sql_lines\n"
+        'q4,"keyedstate, heap-cow",90000,,,5,9\nq4,"keyedstate, rocksdb",40000,,,5,9\n'
+        'q18,"keyedstate, heap-cow",60000,1.20,1.10,1,6\nq18,"keyedstate, rocksdb",30000,1.00,0.90,1,6\n'
+        'q18,"Spark, HDFS-backed store",50000,,,1,6\nq18,Spark transformWithState,3000,,,1,6\n'
+    )
+    monkeypatch.setattr(nexmark, "NUMBERS", numbers)
+    assert nexmark.picture().count('height="8"') == 5
+    assert "| q18 | 60,000 | 1.20 | 1.10 | 30,000 | 1.00 | 0.90 | 20.0 | 1, 6 |" in nexmark.page()
+    assert "| q4 | 90,000 | | | 40,000 | | | | 5, 9 |" in nexmark.page()
+
+
 def test_an_arrow_that_others_imply_is_left_out(diagrams: ModuleType) -> None:
     picture = diagrams.rooms().svg()
     direct = sum(len(others) for others in diagrams.imports_of_rooms().values())
