@@ -74,6 +74,7 @@ test-fast: setup $(CLASSES) ## the tests alone
 
 # Before an issue that concerns them is closed, as the campaigns.
 test-long: setup $(CLASSES) ## the tests that `make test` leaves out: what a shorter one shows, with other means
+	$(BIN)/python -m pip install --quiet --requirement tests/bench/nexmark/requirements.txt
 	$(WITH_JAVA) $(BIN)/pytest -n 2 --dist loadfile -m long $(ARGS)
 
 # What needs no Java and no rare event, on one backend.
@@ -136,6 +137,7 @@ bench-join: $(COMPILED) ## an interval join, and Spark's own stream-stream join
 	$(WITH_JAVA) $(BIN)/python tests/bench/bench_join.py $(ARGS)
 
 bench-nexmark: $(COMPILED) ## the queries of Nexmark, checked by DuckDB and timed beside Spark's own operators
+	$(BIN)/python -m pip install --quiet --requirement tests/bench/nexmark/requirements.txt
 	$(WITH_JAVA) $(BIN)/python tests/bench/bench_nexmark.py $(ARGS)
 
 bench-quick: $(COMPILED) ## a few central lanes against their floors in 5 minutes; fails above tests/bench/bounds.toml

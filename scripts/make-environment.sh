@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 venv=.venv
 constraints=constraints/spark4x.txt
-tools=(coverage Cython duckdb ipykernel matplotlib mypy nbclient pip psutil ruff setuptools tomli tox)
+tools=(coverage Cython ipykernel matplotlib mypy nbclient pip psutil ruff setuptools tomli tox)
 
 # An environment that was moved, or whose Python is gone, is made again.
 usable() {

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import duckdb
 import pyarrow as pa
 
 _RANKED = """
@@ -101,6 +100,9 @@ class Reference:
     """DuckDB over the tables of events."""
 
     def __init__(self, tables: dict[str, pa.Table], closed: object) -> None:
+        # Only who checks results has it.
+        import duckdb
+
         self._database = duckdb.connect()
         self._database.execute("set threads = 1")
         self._closed = closed

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-pytest.importorskip("duckdb")
 pytest.importorskip("pyspark.sql.streaming.stateful_processor")
 
 from bench.nexmark.checking import Input, differences
@@ -23,6 +22,7 @@ def test_a_query_takes_at_most_twice_the_lines_of_its_sql(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Input:
+    pytest.importorskip("duckdb")
     return Input.written(tmp_path_factory.mktemp("events"), Events(period_ms=20), 4000, 2000)
 
 
