@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_JAVA := JAVA_HOME="$$(scripts/find-java.sh)" && export JAVA_HOME &&
 
 .PHONY: help setup java demo demo-local test test-fast test-long test-quick test-model test-protocol soak faults faults-local chaos bench bench-state bench-segment bench-types bench-checkpoint \
-        bench-rocksdb bench-spillable bench-timers bench-keygroups bench-local bench-memory bench-window bench-join bench-nexmark bench-quick bench-drop-in bench-from-spark bench-transport bench-sort contract lint format \
+        bench-rocksdb bench-spillable bench-timers bench-keygroups bench-local bench-memory bench-window bench-join bench-nexmark bench-quick bench-drop-in bench-from-spark bench-scale bench-transport bench-sort contract lint format \
         types docs site site-serve coverage tox matrix clean
 
 help: ## what can be done
@@ -148,6 +148,9 @@ bench-drop-in: $(COMPILED) ## one processor on Spark's transformWithState and on
 
 bench-from-spark: $(COMPILED) ## a query with a million keys of Spark's state continues on keyedstate
 	$(WITH_JAVA) $(BIN)/python tests/bench/bench_from_spark.py $(ARGS)
+
+bench-scale: $(COMPILED) ## a micro-batch over 10,000 to 10,000,000 keys: time, memory, bytes, restart, rescaling
+	$(WITH_JAVA) $(BIN)/python tests/bench/bench_scale.py $(ARGS)
 
 contract: $(COMPILED) ## the contract kit: what BACKEND claims, and whether it holds
 	$(BIN)/keyedstate contract $(BACKEND) $(ARGS)
