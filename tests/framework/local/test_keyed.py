@@ -254,7 +254,7 @@ class NotConnected(KeyedProcessFunction):
         ),
         (lambda: keyed(events("a"), "user").process(Count, COUNTS), InvalidFunctionError, r"forget \(\)"),
         (lambda: keyed(events("a"), "user").process(Count(), "user strng"), OutputSchemaError, "strng"),
-        (lambda: keyed(events("a"), "user").process(Matched(), COUNTS), InvalidFunctionError, "two inputs"),
+        (lambda: keyed(events("a"), "user").process(Matched(), COUNTS), InvalidFunctionError, "2 inputs"),
         (lambda: keyed(events("a"), "user").process(Rated(), COUNTS), InvalidFunctionError, "broadcast side"),
         (lambda: keyed(events("a"), "user").aggregate(n=sum_("w")), InvalidAggregateError, "no column 'w'"),
         (lambda: keyed(events("a"), "user").window(Tumbling.of("1 h")), InvalidWindowError, "event_time="),

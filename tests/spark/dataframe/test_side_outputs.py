@@ -173,7 +173,7 @@ def test_side_outputs_that_cannot_be_are_refused_on_the_driver(rows: DataFrame) 
             keyed(rows, "k").process(function, "k string, n long")
     unsaid = Both()
     unsaid.side_outputs = {"left": None}  # type: ignore[dict-item]
-    with pytest.raises(OutputSchemaError, match="'left' of a function of two inputs"):
+    with pytest.raises(OutputSchemaError, match="'left' of a function of several inputs"):
         connect(keyed(rows, "k"), keyed(rows, "k")).process(unsaid, "k string")
 
 
