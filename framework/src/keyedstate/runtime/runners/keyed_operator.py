@@ -154,6 +154,8 @@ class KeyedOperator(ABC):
         self._context.key = None
         self._backend.current.clear()
         self._began = False
+        # A run that repeats the last micro-batch of an earlier run may have more input after it.
+        self._timers.clock.event_time_over = False
         self.largest_event_time = None
         self.largest_event_times = {}
         self.rows_by_input = {}
