@@ -41,6 +41,7 @@ print("the end")
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_code_of_the_page_ends_sessions(tmp_path: Path) -> None:
     pytest.importorskip("pyspark.sql.streaming.stateful_processor", reason="the drop-in needs Spark 4.0")

@@ -20,6 +20,7 @@ print("the end")
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_examples_of_the_pages_run(tmp_path):
     pytest.importorskip("pyspark.sql.datasource", reason="data sources in Python came with Spark 4")

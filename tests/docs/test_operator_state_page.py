@@ -23,6 +23,7 @@ print("the end")
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_examples_of_the_page_run(tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)

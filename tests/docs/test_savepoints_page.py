@@ -13,6 +13,7 @@ import pytest
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "savepoints.md"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_walk_through_runs_from_top_to_bottom(tmp_path):
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -156,6 +156,7 @@ def metadata(wheel: Path) -> Message:
     return email.message_from_string(read(wheel, "METADATA"))
 
 
+@pytest.mark.long
 @each_distribution
 def test_a_wheel_from_the_sdist_holds_all_sources(name: str, wheels: dict[str, Path]) -> None:
     folder = FOLDERS[name]
@@ -269,6 +270,7 @@ def test_the_framework_from_its_sdist_is_compiled(wheels: dict[str, Path], tmp_p
     assert check["detail"].endswith("the per-record path is compiled")
 
 
+@pytest.mark.long
 def test_the_framework_is_installed_as_plain_python_without_a_compiler(
     archives: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -285,6 +287,7 @@ def test_a_wheel_of_the_framework_that_is_not_compiled_is_for_all_platforms(
     assert wheel.name.endswith("-py3-none-any.whl")
 
 
+@pytest.mark.long
 def test_doctor_warns_of_a_wheel_that_was_not_compiled(
     archives: dict[str, Path], wheels: dict[str, Path], tmp_path: Path
 ) -> None:

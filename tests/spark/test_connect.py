@@ -216,6 +216,7 @@ def test_a_running_query_with_heartbeats_is_drained_into_a_savepoint(
     assert query.rows(session, "n long") == [(2,)]
 
 
+@pytest.mark.long
 def test_aggregates_by_an_expression(session: Any, query: Query) -> None:
     query.add_keys("0", "a", "A")
     query.add_keys("1", "b", "A")
@@ -254,6 +255,7 @@ class Both(KeyedCoProcessFunction):
     process2 = process1
 
 
+@pytest.mark.long
 def test_two_inputs_share_the_state_of_a_key(session: Any, query: Query) -> None:
     query.add("0", [{"k": "a"}])
     query.add("0", [{"k": "a"}, {"k": "b"}], folder="second")
@@ -270,6 +272,7 @@ def test_a_batch_needs_no_uid_and_keeps_no_state(session: Any, query: Query) -> 
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", ["resident", pytest.param("embedded", marks=pytest.mark.long)])
 def test_a_killed_process_of_a_task_changes_nothing(session: Any, query: Query, host: str) -> None:
     query.add_keys("0", "a", "kill")
@@ -327,6 +330,7 @@ def processors() -> tuple[Any, Any]:
     return Visits(), Largest()
 
 
+@pytest.mark.long
 def test_processors_of_spark_run_in_a_chain_over_a_restart(session: Any, query: Query) -> None:
     drop_in = pytest.importorskip("keyedstate.spark.drop_in")
     pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="transformWithState came with Spark 4.1")
@@ -429,6 +433,7 @@ def failure_in_foreach_batch(rows: DataFrame, function: Any) -> str:
     pytest.skip("Spark could not start the process of a foreachBatch function in ten seconds")
 
 
+@pytest.mark.long
 def test_a_keyed_result_in_foreach_batch_is_refused(session: Any, query: Query) -> None:
     query.add_keys("0", "a")
 

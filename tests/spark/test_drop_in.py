@@ -196,6 +196,7 @@ class Clock(Counts):
         yield Row(k=f"{key[0]} {self.seen.get()}", n=now)
 
 
+@pytest.mark.long
 def test_processing_time_is_that_of_the_micro_batch(stream: Any) -> None:
     stream.add(rows("a", "b", "c"))
     seen: list[set[Any]] = []
@@ -237,6 +238,7 @@ def test_a_restart_without_rows_fires_the_timers_of_the_last_rows(
     assert stream.all_rows() == [("a", 1), ("a", -5_000)]
 
 
+@pytest.mark.long
 def test_the_output_can_be_aggregated_in_event_time(new_stream: Callable[..., Any], tmp_path: Path) -> None:
     stream = new_stream(tmp_path, "k string, ts timestamp")
 
@@ -386,6 +388,7 @@ class Seen(StatefulProcessor):
             yield Row(k=f"{key} {row.__fields__}", n=row.n)
 
 
+@pytest.mark.long
 def test_rows_do_not_have_keys_that_are_expressions(spark: SparkSession) -> None:
     frame = spark.createDataFrame([("a", 1), ("b", 2), ("A", 3)], "k string, n long")
     grouped = frame.groupBy(f.upper("k").alias("up"), f.col("n") % 2)
@@ -443,6 +446,7 @@ def test_fields_of_a_state_are_added_removed_reordered_and_widened(stream: Any) 
     assert "STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION" in failure and "cannot be read as" in failure
 
 
+@pytest.mark.long
 def test_the_number_of_tasks_may_change_with_a_restart(stream: Any, spark: SparkSession) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions") or ""
     try:

@@ -63,6 +63,7 @@ def test_the_initial_state_comes_once_before_the_rows(both: Both, spark: SparkSe
     assert texts["alone"].startswith("('alone',) 13 ") and texts["a"].startswith("('a',) 113 ")
 
 
+@pytest.mark.long
 def test_timers_of_the_initial_state_fire_without_input(both: Both, spark: SparkSession) -> None:
     runs = [rows(("a", 0.016, 100)), rows(("c", 100, 1))], [rows(("b", 101, 2))]
     found = both.run(Balances(), *runs, time_mode="eventTime", initial=balances(spark).groupBy("k"))
@@ -94,6 +95,7 @@ class FrameBalances(StatefulProcessor):
         yield pd.DataFrame({"k": [key[0]], "text": [f"{n} {[text for (text,) in self.notes.get()]}"]})
 
 
+@pytest.mark.long
 def test_the_initial_state_comes_as_frames(both: Both, spark: SparkSession) -> None:
     runs = [[rows(("a", 1, 100), ("c", 2, 1))], [rows(("a", 3, 1), ("alone", 3, 2))]]
     both.run(FrameBalances(), *runs, pandas=True, initial=balances(spark).orderBy("amount").groupBy("k"))

@@ -227,6 +227,7 @@ class Passing(StatefulProcessor):
         yield Row(k=key[0], text=f"expired {key!r} {due} {self.value.get()}")
 
 
+@pytest.mark.long
 def test_values_expire_and_timers_of_processing_time_fire(both: Both) -> None:
     runs = [[rows(("a", 1, 1), ("b", 1, 2))], [rows(("a", 1, 3))], [rows(("b", 1, 5))]]
     found = both.run(Passing(), *runs, time_mode="processingTime")
@@ -334,6 +335,7 @@ class Early(Counts):
         yield Row(k=key[0], at=next(rows).ts - dt.timedelta(seconds=5))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("switch", [drop_in.disable, drop_in.enable])
 def test_output_rows_that_are_not_after_the_watermark_are_refused(
     spark: SparkSession, new_stream: Any, tmp_path: Path, switch: Any
@@ -373,6 +375,7 @@ class WithSchema(StatefulProcessor):
         yield Row(k=key[0], text=f"{before} {self.value.get()}")
 
 
+@pytest.mark.long
 def test_a_schema_evolves_and_is_refused_alike(spark: SparkSession, new_stream: Any, tmp_path: Path) -> None:
     settings = {
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,

@@ -118,6 +118,7 @@ class RunningMean(Processor):
         yield pd.DataFrame({"k": [key[0]], "text": [f"mean: {total / n}"]})
 
 
+@pytest.mark.long
 @ON_BACKENDS
 def test_programs_without_time_have_the_same_answers(both: Both, spark: Any, backends: Any) -> None:
     initial = spark.createDataFrame([("a", 10), ("z", 5)], "k string, n int")
@@ -190,6 +191,7 @@ def pandas_sessions(key: Any, frames: Iterator[Any], state: GroupState) -> Itera
     state.setTimeoutTimestamp(int(last.timestamp() * 1000) + 12_000)
 
 
+@pytest.mark.long
 @ON_BACKENDS
 @pytest.mark.parametrize("program", [Sessions(), Heartbeat(), pandas_sessions])
 def test_programs_of_event_time_have_the_same_answers(both: Both, program: Any, backends: Any) -> None:

@@ -200,6 +200,7 @@ def everything(rows: DataFrame) -> DataFrame:
     return rows.groupBy("i", "k").transformWithState(Everything(), OUT, "update", "eventTime")
 
 
+@pytest.mark.long
 @transform_with_state
 def test_processors_with_states_of_all_kinds_and_timers_continue(continued: Continued) -> None:
     found, expected = continued.run(everything, [batch(0, 300), batch(1, 300)], [batch(2, 300)])

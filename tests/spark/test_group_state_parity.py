@@ -145,6 +145,7 @@ def sessions(key: Any, frames: Iterator[Any], state: GroupState) -> Iterator[Any
         state.setTimeoutTimestamp(time)
 
 
+@pytest.mark.long
 def test_keys_time_out_after_the_rows_and_late_rows_are_dropped(both: Both) -> None:
     found = both.run(
         sessions,
@@ -238,6 +239,7 @@ def passing(key: Any, frames: Iterator[Any], state: GroupState) -> Iterator[Any]
         state.setTimeoutDuration(1 if key[0] == "short" else 10_000_000)
 
 
+@pytest.mark.long
 def test_keys_time_out_by_processing_time(both: Both) -> None:
     found = both.run(
         passing,

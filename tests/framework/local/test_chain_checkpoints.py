@@ -391,6 +391,7 @@ class Stuck(Count):
         yield from super().process(row, ctx)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_checkpoint_that_a_stuck_task_does_not_finish_in_time_ends_the_run(tmp_path, config):
     """CP-11: nothing of it is visible, and the next run continues from the checkpoint before."""

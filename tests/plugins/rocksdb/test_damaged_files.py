@@ -150,6 +150,7 @@ def test_a_damaged_file_of_a_checkpoint_is_named_or_not_needed(job: Job, tmp_pat
     assert restart(job) == intact
 
 
+@pytest.mark.long
 def test_a_damaged_local_copy_is_not_used(job: Job, tmp_path: Path) -> None:
     intact = restart(job)
     copies = tmp_path / "copies"

@@ -67,6 +67,7 @@ def test_a_disk_that_takes_nothing_is_named_and_loses_nothing(
     assert run(failing_disk, tmp_path / "disk", mode, 1, 1, layout)["errors"]
 
 
+@pytest.mark.long
 @each_layout
 def test_a_disk_that_fails_at_random_is_named_and_loses_nothing(
     failing_disk: Path, tmp_path: Path, layout: dict[str, Any]

@@ -292,6 +292,7 @@ def test_the_order_is_that_of_the_rows_in_whichever_order_an_exchange_gives_them
         assert found == [{"id": n, "other": -n} for n in range(100)]
 
 
+@pytest.mark.long
 def test_rows_that_do_not_fit_into_memory_still_come_after_the_rules(
     stream: Any, rules: Rules, one_backend: str
 ) -> None:

@@ -222,6 +222,7 @@ class Both(KeyedCoProcessFunction):
         yield ctx.key, sum(self.first.get()), sum(self.second.get())
 
 
+@pytest.mark.long
 def test_a_stream_may_be_connected_with_itself(new_stream, tmp_path, one_backend):
     stream = new_stream(tmp_path, "k string, v long, other string")
     stream.add([{"k": "a", "v": 1, "other": "b"}, {"k": "b", "v": 2, "other": "b"}])

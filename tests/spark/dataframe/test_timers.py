@@ -146,6 +146,7 @@ def test_timers_fire_by_the_watermark_over_restarts_other_backends_and_rescaling
     assert metadata.processing_time is not None
 
 
+@pytest.mark.long
 def test_timers_stay_with_a_host_and_move_with_a_savepoint_to_another_backend(
     stream: Any, new_stream: Any, tmp_path: Path
 ) -> None:
@@ -189,6 +190,7 @@ class Reminder(KeyedProcessFunction):
         yield ctx.key, time, now
 
 
+@pytest.mark.long
 def test_processing_time_timers_fire_by_a_heartbeat_without_input(stream: Any, one_backend: str) -> None:
     """TM-07."""
     stream.add([{"k": "a", "v": 1}, {"k": "b", "v": 1}])

@@ -73,6 +73,7 @@ def expected_counts() -> dict[str | None, int]:
     return {**counts, None: 1, "k4": 3}
 
 
+@pytest.mark.long
 def test_the_states_of_every_backend_are_read_typed_with_their_deltas(
     spark: SparkSession, checkpoints: Path
 ) -> None:

@@ -161,6 +161,7 @@ def test_a_function_with_an_accumulator_runs_where_spark_asks_for_it(stream: Any
     assert set(origins(stream)) == {StateOrigin.FILES}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_hosts_end_with_their_executor(tmp_path: Path, how: signal.Signals) -> None:
     """However it ends: the session is stopped first, and then the JVM of another one is killed."""

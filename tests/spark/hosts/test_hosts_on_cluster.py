@@ -84,6 +84,7 @@ def hosts_of(parts: tuple[AttemptManifest, ...]) -> list[str]:
     return ["nobody" if part.host is None else part.host.executor for part in parts]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="finds the executor in /proc")
 def test_rows_go_to_where_the_state_is_and_a_killed_executor_loses_nothing(tmp_path: Path) -> None:
     expected = write_input(tmp_path)

@@ -165,6 +165,7 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_said_of_the_driver(
     assert caught.value.host.startswith("the driver")
 
 
+@pytest.mark.long
 def test_an_executor_without_pyarrow_is_named_with_its_interpreter(tmp_path: Path) -> None:
     """The first `python3` of the PATH, with another Spark: an interpreter belongs to a SparkContext."""
     venv.create(tmp_path / "bare", symlinks=True)

@@ -97,6 +97,7 @@ def test_the_state_folder_of_another_query_is_refused_by_name(
     assert sorted(path.name for path in stream.state.rglob("*")) == before, "nothing was written"
 
 
+@pytest.mark.long
 def test_another_max_parallelism_than_the_stored_one_is_refused(stream: Any, one_backend: str) -> None:
     started(stream, one_backend)
     stream.add(rows())
@@ -142,6 +143,7 @@ def test_two_operators_of_one_uid_in_one_query_are_refused(stream: Any, one_back
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mixed", ["coalesced", pytest.param("behind another side of a union", marks=pytest.mark.long)]
 )
@@ -159,6 +161,7 @@ def test_a_result_whose_partitions_are_mixed_with_others_is_refused(
     assert "put .repartition(n) behind the keyed result" in message
 
 
+@pytest.mark.long
 def test_key_columns_in_another_order_are_refused_although_their_types_agree(
     stream: Any, one_backend: str
 ) -> None:
@@ -173,6 +176,7 @@ def test_key_columns_in_another_order_are_refused_although_their_types_agree(
     assert "k, other, and now they are other, k" in message
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("keys", "function", "said"),
     [
@@ -208,6 +212,7 @@ def test_an_error_of_the_function_arrives_with_its_key_epoch_and_own_traceback(
     assert stream.rows == {0: [("N1", 1)]}
 
 
+@pytest.mark.long
 def test_a_new_operator_in_a_running_query_needs_consent_to_begin_without_state(
     stream: Any, one_backend: str
 ) -> None:

@@ -151,6 +151,7 @@ def in_order(rows: list[Any]) -> list[Any]:
     return sorted(rows, key=repr)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", [silences, windows])
 def test_a_query_on_spark_continues_a_local_run_and_the_other_way_round(
     spark: SparkSession, flights: Path, tmp_path: Path, operator: Operator

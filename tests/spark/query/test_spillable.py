@@ -37,6 +37,7 @@ def remembered(stream: Any, backend: str, parallelism: int, options: dict[str, o
     return frame.process(Remembering(), "k string, own boolean, numbers array<bigint>")
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_state_larger_than_the_memory_of_its_host_is_whole_after_a_restart(stream: Any) -> None:
     """Both partitions share one process; another parallelism and another backend read every entry."""

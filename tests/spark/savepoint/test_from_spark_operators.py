@@ -91,6 +91,7 @@ class Inputs:
         return sorted(found)
 
 
+@pytest.mark.long
 def test_functions_continue_after_an_aggregation_a_deduplication_and_a_join(
     new_stream: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -49,6 +49,7 @@ chown nobody "$TMPDIR/keyedstate-$(id -u)"
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("limits", "backend"),
     [

@@ -220,6 +220,7 @@ def test_a_query_fails_with_the_user_s_line_first(
         assert (error.function, error.step, error.state) == ("Acts", "process", None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", ["resident", "embedded"])
 @pytest.mark.parametrize(
     ("action", "said"),
@@ -264,6 +265,7 @@ def test_an_error_of_keyedstate_in_a_task_has_its_message_first(stream: Any, one
     assert user_function_error(message) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plan", ["streaming", pytest.param("foreach-batch", marks=pytest.mark.long)])
 def test_explain_picks_the_cause_out_of_the_log_of_a_job(tmp_path: Path, plan: str) -> None:
     (tmp_path / "input").mkdir()

@@ -31,6 +31,7 @@ COMMON = settings(deadline=None, derandomize=True, max_examples=50)
 LONGS: RecordOrder[int] = RecordOrder(types.INT64)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_sorter_takes_records_until_its_pages_are_used_up_and_returns_them():
     """SORT-01."""
