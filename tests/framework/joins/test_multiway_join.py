@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from keyedstate import local
 from keyedstate.errors import InvalidJoinError, UnboundedStateWarning
+from keyedstate.joins.multiway import multiway_join
 from keyedstate.state import Ttl, TtlClock
+from keyedstate.testing import Harness, Input
 from keyedstate.time import EventTime
 
 UTC = dt.timezone.utc
@@ -67,6 +69,44 @@ def test_a_row_meets_what_lives_when_it_comes(one_backend):
     assert met[("a", 2, 3, 4)] == 1 and set(met) <= {("a", 1, 3, 4), ("a", 2, 3, 4)}
 
 
+@pytest.mark.parametrize(("before", "after"), [(3, 4), (4, 3)])
+def test_a_join_with_another_number_of_inputs_keeps_the_rows_that_live(before, after, one_backend):
+    def join(inputs, restore=None):
+        names = ["first", "second", "third", "fourth"][:inputs]
+        columns = ", ".join(f"{name}_n long, {name}_at timestamp" for name in names)
+        time = EventTime("at")
+        schema = "k string, n long, at timestamp"
+        return Harness(
+            multiway_join(inputs, "inner", Ttl.of(100, clock=TtlClock.EVENT_TIME), "drop", "fail"),
+            key="k",
+            schema=schema,
+            event_time=time,
+            second=Input(schema, "k", time),
+            further=[Input(schema, "k", time)] * (inputs - 2),
+            output=f"k string, {columns}",
+            backend=one_backend,
+            restore=restore,
+        )
+
+    def row(n, ms):
+        return "a", n, dt.datetime.fromtimestamp(ms / 1000, UTC)
+
+    with join(before) as harness:
+        for number, (n, ms) in [(1, (0, 1000)), (3, (1, 1000)), (1, (2, 20)), (1, (3, 1000))]:
+            harness.process_input(number, [row(n, ms)])
+        snapshot = harness.snapshot()
+    with join(after, snapshot) as harness:
+        # The end of row 2 removes nothing else.
+        harness.advance_watermark(130)
+        met = [
+            each for number in (2, 4)[: after - 2] for each in harness.process_input(number, [row(9, 1000)])
+        ]
+        assert sorted((each.first_n, each.second_n, each.third_n) for each in met) == [(0, 9, 1), (3, 9, 1)]
+        harness.advance_watermark(1200)
+        assert harness.process_input(2, [row(9, 1300)]) == []
+        assert harness.process_input(3, [row(9, 1300)]) == []
+
+
 def test_the_columns_are_the_keys_and_the_others_with_prefixes_where_names_meet():
     other = local.keyed(pa.table({"key": ["a"], "price": [2.5], "k": [7]}), "key")
     first, second = (local.keyed(rows_of([("a", n, 0)]), "k") for n in (1, 2))
@@ -75,6 +115,16 @@ def test_the_columns_are_the_keys_and_the_others_with_prefixes_where_names_meet(
     assert table.select(["first_n", "second_n", "price", "third_k"]).to_pylist() == [
         {"first_n": 1, "second_n": 2, "price": 2.5, "third_k": 7}
     ]
+
+
+def test_a_prefixed_name_that_another_column_has_is_refused_by_name():
+    def keyed(*names):
+        return local.keyed(pa.table({name: [1] for name in ("k", *names)}), "k")
+
+    with pytest.raises(InvalidJoinError, match="'first_x' cannot be used: the first and the third input"):
+        local.connect(keyed("x"), keyed("x"), keyed("first_x")).join()
+    with pytest.raises(InvalidJoinError, match="'left_x' cannot be used: the first and the second input"):
+        local.connect(keyed("x"), keyed("x", "left_x")).join()
 
 
 def test_what_has_a_left_and_a_right_side_is_refused(tmp_path):

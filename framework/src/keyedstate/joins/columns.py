@@ -98,6 +98,11 @@ def joined_columns(
     how : JoinType, optional
     reserved : sequence of str, optional
         Names of other columns of the output: columns of the inputs with such a name get a prefix, too.
+
+    Raises
+    ------
+    InvalidJoinError
+        Where a name with its prefix is the name of another column.
     """
     first, second = inputs.first, inputs.second
     keeps_left, keeps_right = how.keeps
@@ -120,6 +125,7 @@ def joined_columns(
             replace(column, name=prefix + column.name) if fold(column.name) in common else column
             for column in side
         ]
+    _refuse_equal_names(keys, fold)
     return keys
 
 
@@ -127,6 +133,7 @@ def several_joined_columns(inputs: ConnectedInputs, fold: Fold = lambda name: na
     """Return the columns of joined rows of more than two inputs: the key's, and the others of each input.
 
     A name in several inputs, or equal to one of the key's, gets the prefix ``first_``, ``second_`` and so on.
+    Raises as `joined_columns`.
     """
     first = inputs.inputs[0]
     made = [JoinedColumn(name, 0, first.schema.names.index(name)) for name in first.key_columns]
@@ -139,7 +146,22 @@ def several_joined_columns(inputs: ConnectedInputs, fold: Fold = lambda name: na
         for name in names:
             shown = name if uses[fold(name)] == 1 else f"{ordinal(number)}_{name}"
             made.append(JoinedColumn(shown, number, schema.names.index(name)))
+    _refuse_equal_names(made, fold)
     return made
+
+
+def _refuse_equal_names(columns: Sequence[JoinedColumn], fold: Fold) -> None:
+    """Raise `InvalidJoinError` where a name with its prefix is that of another column."""
+    seen: dict[str, JoinedColumn] = {}
+    for column in columns:
+        other = seen.setdefault(fold(column.name), column)
+        if other is not column:
+            raise InvalidJoinError(
+                f"the column {column.name!r}",
+                f"the {ordinal(other.side)} and the {ordinal(column.side)} input would both give it to the "
+                "joined rows, because a name in several inputs gets the prefix of its input",
+                "Rename it, or the column that gets the prefix.",
+            )
 
 
 class JoinedRows:

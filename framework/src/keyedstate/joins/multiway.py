@@ -25,7 +25,8 @@ from keyedstate.state.clock import END_OF_TIME
 from keyedstate.time import Timer
 from keyedstate.types import INT64, infer, tuple_of
 
-#: The timer service of the ends of rows.  The namespace is the row's number times the inputs, plus its input.
+#: The timer service of the ends of rows.  The namespace is the number of the row, which no two rows of a key
+#: share, so that timers mean the same with another number of inputs.
 TIMERS = "join"
 _NUMBER = itemgetter(0)
 
@@ -87,9 +88,9 @@ class MultiwayJoinFunction(JoinFunction):
         self._next.update(number + 1)
         self._rows[of].put(number, (end, row))
         if self._by_watermark:
-            self._timers.register_event_time_timer(number * self._count + of, end)
+            self._timers.register_event_time_timer(number, end)
         elif self._ttl is not None:
-            self._timers.register_processing_time_timer(number * self._count + of, end)
+            self._timers.register_processing_time_timer(number, end)
         if any(rows.is_empty() for rows in self._rows):
             return None
         parts = [
@@ -120,8 +121,8 @@ class MultiwayJoinFunction(JoinFunction):
 
     def _on_timer(self, timer: Timer) -> None:
         """Remove a row at its end."""
-        number, of = divmod(timer.namespace, self._count)
-        self._rows[of].remove(number)
+        for rows in self._rows:
+            rows.remove(timer.namespace)
         if all(rows.is_empty() for rows in self._rows):
             self._next.clear()
 

@@ -41,9 +41,10 @@ class RankableRows(ABC, Generic[T]):
             The columns that order rows; the order in which they come by default.  Of equal rows the first
             counts, or the last one with ``keep="last"``.  Rows with a null in one of them are left out.
         within : str, timedelta or int, optional
-            Rows are duplicates only of a kept one that is at most so much older; for the first row without
-            `by`.  With an event time that of the rows counts, the state of a key goes when the watermark has
-            passed, and rows behind the watermark are dropped as late.  Otherwise processing time counts.
+            Rows are duplicates only of a kept one that is less than so much older, or that is younger; for
+            the first row without `by`.  With an event time that of the rows counts, the state of a key goes
+            when the watermark has passed, and rows behind the watermark are dropped as late.  Otherwise
+            processing time counts.
             Without it or `ttl` the state grows with the number of keys.
         ttl : Ttl, optional
             How long a key is remembered after the last change of its row, in place of `within`.

@@ -46,7 +46,7 @@ def process_method(number: int) -> str:
 
 def ordinal(number: int) -> str:
     """Return which input the one of a number is, in words: ``first`` for number 0."""
-    words = ("first", "second", "third")
+    words = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
     return words[number] if number < len(words) else f"{number + 1}th"
 
 
