@@ -17,6 +17,7 @@ from keyedstate.checkpoint.savepoint.offset_log import OffsetLog
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
 from keyedstate.epoch.configuration import backend_in_task, configuration_in_task, storage_in_task
+from keyedstate.epoch.event_time import followed_watermarks, watermark_of_epoch
 from keyedstate.epoch.local_folders import local_folder
 from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
 from keyedstate.errors import DuplicateUidError, KeyColumnsChangedError
@@ -42,6 +43,10 @@ class EpochStart:
     #: Whether the input of the run is over: all event-time timers fire.
     drained: bool
     clock: EpochClock
+    #: The watermark before the rows, and after them; None where it is unknown.  They differ where the
+    #: operator follows another one, whose watermark of this epoch is known when its rows have come.
+    watermark: int | None = None
+    watermark_after_rows: int | None = None
     #: The time of the micro-batch, where it counts and is known.
     batch_ms: int | None = None
     #: Finished attempts at the same partition, by nonce.
@@ -56,8 +61,8 @@ class EpochStart:
     def of(cls, plan: PartitionPlan, location: StateLocation, identity: TaskIdentity) -> EpochStart:
         """Register an attempt in the operator's folder and find the state that it begins from.
 
-        Raises `DuplicateUidError`, `KeyColumnsChangedError`, and as `claim`, `find_restore_point` and
-        `SavepointRestore.find_snapshot`.
+        Raises `DuplicateUidError`, `KeyColumnsChangedError`, and as `claim`, `find_restore_point`,
+        `SavepointRestore.find_snapshot` and `FollowedOperator.watermark`.
         """
         directory = storage_in_task(location.directory, plan.settings)
         config = configuration_in_task(plan.settings)
@@ -76,7 +81,13 @@ class EpochStart:
         folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
         began = time.perf_counter()
         stored = restore.find_snapshot(folder, owner, identity, restore_point)
-        _refuse_reordered_key(location.uid, plan.key_columns, None if stored is None else stored.metadata)
+        metadata = None if stored is None else stored.metadata
+        _refuse_reordered_key(location.uid, plan.key_columns, metadata)
+        followed = followed_watermarks(plan.followed, identity)
+        after_rows = watermark_of_epoch(plan.event_times, metadata, followed)
+        watermark = after_rows
+        if followed:
+            watermark = None if metadata is None else metadata.watermark
         chosen = backend_in_task(plan.settings)
         kind = FullSnapshotRules.of(config).choose(
             restore_point,
@@ -97,7 +108,18 @@ class EpochStart:
             # A speculative attempt that began too late is killed now; another one repeats a failed one.
             time.sleep(location.time_to_be_killed_s)
         return cls(
-            identity, folder, restore_point, stored, kind, began, drained, clock, batch_ms, finished_before
+            identity,
+            folder,
+            restore_point,
+            stored,
+            kind,
+            began,
+            drained,
+            clock,
+            watermark,
+            after_rows,
+            batch_ms,
+            finished_before,
         )
 
     def processing_time(self) -> int:

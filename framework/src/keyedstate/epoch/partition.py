@@ -26,14 +26,14 @@ from keyedstate.checkpoint.protocol.publication import finish_attempt
 from keyedstate.epoch.configuration import configuration_in_task
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.epoch_writer import EpochWriter
-from keyedstate.epoch.event_time import inputs_at_start, watermark_after
+from keyedstate.epoch.event_time import inputs_at_start
 from keyedstate.epoch.in_flight import has_rows_in_flight, put_rows_in_flight, take_rows_in_flight
 from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.epoch.restored_state import deltas_since, restore_keyed_state, restore_operator_state
 from keyedstate.errors import RowsInFlightError
 from keyedstate.runtime.runners import KeyedOperator
 from keyedstate.runtime.timers import AtEnd
-from keyedstate.state.clock import BEFORE_TIME, CorrectedClock
+from keyedstate.state.clock import CorrectedClock
 
 #: The share of a processor's time that a full snapshot in the background may take in a host.
 _BACKGROUND_SHARE = 0.1
@@ -154,7 +154,7 @@ class Partition:
         if self._keyed.latency is not None:
             # Reported with the epoch before.
             self._keyed.latency.forget()
-        self._watermark = self._watermark_of(start)
+        self._watermark = start.watermark
         if self._watermark is not None and self._plan.event_times:
             self._keyed.advance_watermark(self._watermark)
         self._clock.correction_ms = start.clock.correction_ms
@@ -178,7 +178,14 @@ class Partition:
             raise RowsInFlightError(self._location.uid)
         self.begin(start)
         at_end = AtEnd.DRAINED if start.drained else AtEnd.EPOCH
-        yield from evaluate(self._operator, broadcast_rows, batches, stays=self._stays, at_end=at_end)
+        yield from evaluate(
+            self._operator,
+            broadcast_rows,
+            batches,
+            self._follow_watermark(start),
+            stays=self._stays,
+            at_end=at_end,
+        )
 
     def process_broadcast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the function over rows of the broadcast side; the epoch continues."""
@@ -274,21 +281,14 @@ class Partition:
         with self._closing:
             self._operator.close()
 
-    def _watermark_of(self, start: EpochStart) -> int | None:
-        """Return the watermark of the epoch: the same in all of its tasks, and in each repetition."""
-        if start.stored is None:
-            return None
-        metadata = start.stored.metadata
-        # A run without event time keeps it, so that it does not go back in a later run.
-        before = metadata.watermark
-        if not self._plan.event_times:
-            return before
-        if metadata.positions is not None:
-            # It moved with the rows: several channels hold it back, which the largest event time hides.
-            return before
-        known = BEFORE_TIME if before is None else before
-        mark = watermark_after(self._plan.event_times, metadata, known)
-        return None if before is None and mark == BEFORE_TIME else mark
+    def _follow_watermark(self, start: EpochStart) -> Iterator[pa.RecordBatch]:
+        """Advance to the watermark that followed operators have in this epoch, after its rows."""
+        mark = start.watermark_after_rows
+        if mark is None or mark == self._watermark:
+            return
+        self._watermark = mark
+        self._keyed.advance_watermark(mark)
+        yield from self._operator.fire_timers()
 
     def _inputs_after(self, start: EpochStart) -> dict[str, tuple[int, int]]:
         """Return the largest event time and the time of the last row of each input after the epoch."""
@@ -308,15 +308,21 @@ def evaluate(
     operator: KeyedOperator,
     broadcast_rows: Iterable[pa.RecordBatch],
     batches: Iterator[pa.RecordBatch],
+    after_rows: Iterable[pa.RecordBatch] = (),
     *,
     stays: bool = False,
     at_end: AtEnd = AtEnd.EPOCH,
 ) -> Iterator[pa.RecordBatch]:
-    """Run an operator over all its rows, and close its function unless it `stays`; after an error always."""
+    """Run an operator over all its rows, and close its function unless it `stays`; after an error always.
+
+    `after_rows` is the output of what happens between the last row and the end of the epoch; it is read then.
+    """
     try:
         operator.open()
         yield from operator.process_broadcast(broadcast_rows)
-        yield from operator.process(batches, at_end)
+        yield from operator.process_rows(batches)
+        yield from after_rows
+        yield from operator.end_epoch(at_end)
     except BaseException:
         # The first error is the one to report.
         with contextlib.suppress(Exception):

@@ -12,7 +12,7 @@ from keyedstate.backend import StateHandle
 from keyedstate.checkpoint.format.manifest import AttemptManifest, TaskIdentity
 from keyedstate.epoch.configuration import backend_in_task
 from keyedstate.epoch.epoch_writer import EpochFiles, state_manifest
-from keyedstate.epoch.event_time import EventTimes
+from keyedstate.epoch.event_time import EventTimes, FollowedOperators
 from keyedstate.epoch.function_transport import unpack_function
 from keyedstate.epoch.local_folders import local_folder, sweep_once
 from keyedstate.keygroups import KEY_GROUP_COLUMN, KeyGroupRange, key_group_range_for
@@ -73,6 +73,8 @@ class PartitionPlan:
     #: The inputs of a function of two; the rows are then their union.
     connected: ConnectedInputs | None = None
     side_outputs: Mapping[str, OutputSchema] = field(default_factory=dict)
+    #: The operators whose watermarks the inputs follow.
+    followed: FollowedOperators = ()
 
     def key_groups(self, partition: int) -> KeyGroupRange:
         """Return the key groups of a partition."""

@@ -25,11 +25,15 @@ class EventTime:
     idle : str, timedelta or int, optional
         After how long without rows an input no longer holds the watermark back, until it has caught up; by
         default never.  For several inputs: those of `inputs`, or one of two that are connected.
+    follows : str, optional
+        The uid of the operator whose output the rows are, in the same query on Spark:
+        ``EventTime("window_end", follows="per-hour")``.  The watermark is that operator's, less the delay, by
+        default 0, and arrives in the same micro-batch.  In a test harness the test moves it.
 
     Raises
     ------
     EventTimeError
-        For a negative delay, and an idle time that is not positive.
+        For a negative delay, an idle time that is not positive, and `inputs` or `idle` with `follows`.
     InvalidDurationError
     """
 
@@ -37,6 +41,7 @@ class EventTime:
     delay: Duration | None = None
     inputs: str | None = None
     idle: Duration | None = None
+    follows: str | None = None
 
     def __post_init__(self) -> None:
         delay_ms, idle_ms = self.delay_ms, self.idle_ms
@@ -45,6 +50,13 @@ class EventTime:
         if idle_ms is not None and idle_ms <= 0:
             raise EventTimeError(
                 self.column, f"the idle time {self.idle!r} is not positive; give '5 minutes' or so"
+            )
+        if self.follows is not None and (self.inputs is not None or self.idle is not None):
+            given = "inputs=" if self.inputs is not None else "idle="
+            raise EventTimeError(
+                self.column,
+                f"the watermark is that of the operator {self.follows!r}, which has inputs and idle times of "
+                f"its own; leave {given} out, or give it to that operator",
             )
 
     @property

@@ -156,6 +156,14 @@ class OperatorFolder:
         """Return the epochs that have a checkpoint folder, ascending; a folder may lack its metadata."""
         return _numbers(self.storage.list(), CHECKPOINT)
 
+    def newest_before(self, epoch: int) -> CheckpointMetadata | None:
+        """Return the newest published checkpoint of an epoch before this one."""
+        for number in reversed(self.checkpoints()):
+            metadata = self.read_metadata(number) if number < epoch else None
+            if metadata is not None:
+                return metadata
+        return None
+
     def read_metadata(self, epoch: int) -> CheckpointMetadata | None:
         """Return a published checkpoint, or None where it does not exist."""
         path = metadata_path(epoch)

@@ -314,12 +314,10 @@ def _check_owner(folder: OperatorFolder, identity: TaskIdentity, found: Owner | 
 
 def _newest(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointMetadata | None:
     """Return the newest checkpoint of an epoch before this one (P1)."""
-    for epoch in reversed(folder.checkpoints()):
-        metadata = folder.read_metadata(epoch) if epoch < identity.epoch else None
-        if metadata is not None:
-            _check_owner(folder, identity, metadata)
-            return metadata
-    return None
+    metadata = folder.newest_before(identity.epoch)
+    if metadata is not None:
+        _check_owner(folder, identity, metadata)
+    return metadata
 
 
 def _look(

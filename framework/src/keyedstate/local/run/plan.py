@@ -167,6 +167,12 @@ def _side_outputs(function: KeyedFunction, read: OperatorInputs) -> dict[str, Ou
 
 def _check_event_times(event_times: EventTimes) -> None:
     for each in event_times:
+        if each.follows is not None:
+            raise EventTimeError(
+                each.column,
+                f"it follows the operator {each.follows!r}, and in a local run the watermark moves within "
+                "the epoch with the rows themselves; leave follows= out and give a delay, as in delay=0",
+            )
         if each.delay is None:
             raise EventTimeError(
                 each.column,

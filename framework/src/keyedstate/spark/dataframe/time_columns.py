@@ -34,7 +34,7 @@ def event_time_of(frame: DataFrame, given: EventTime | None) -> EventTime | None
             f"it has the type {type_.simpleString()}; make a timestamp of it, for example with "
             f"withColumn({name!r}, timestamp_millis({name}))",
         )
-    if given.delay is None:
+    if given.delay is None and given.follows is None:
         raise EventTimeError(
             name, "no delay is given; say how late rows may come, as in delay='10 minutes', or delay=0"
         )

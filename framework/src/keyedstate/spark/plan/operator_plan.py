@@ -23,7 +23,12 @@ from keyedstate.epoch.configuration import (
     frozen,
     storage_in_task,
 )
-from keyedstate.epoch.event_time import EventTimes, watermark_after
+from keyedstate.epoch.event_time import (
+    EventTimes,
+    FollowedOperator,
+    FollowedOperators,
+    watermark_after,
+)
 from keyedstate.epoch.function_transport import pack_function
 from keyedstate.epoch.notification.plugin_listener import PluginListener
 from keyedstate.epoch.notification.reporters import reporters_of
@@ -60,7 +65,7 @@ from keyedstate.spark.plan.metrics import record_epoch, report_epoch
 from keyedstate.spark.plan.no_output import NO_OUTPUT
 from keyedstate.spark.plan.preflight import check_executors
 from keyedstate.spark.plan.source_files import write_watermark
-from keyedstate.spark.query.built_operators import BuiltOperator, remember
+from keyedstate.spark.query.built_operators import BuiltOperator, followed_operators, remember
 from keyedstate.spark.query.stop_watcher import watch_for_requests
 from keyedstate.spark.routing import route, with_key_group, with_plain_names
 from keyedstate.spark.schema import key_types, to_arrow
@@ -173,6 +178,7 @@ class KeyedRows:
         chosen = choose_backend(config)
         check_states(function, generic_types=chosen.generic_types, event_times=self.event_times)
         folder, location, acknowledging = None, None, None
+        followed: FollowedOperators = ()
         storage = self._storage(spark, config) if keeps_state else None
         if storage is not None:
             folder = OperatorFolder(storage, self.required_uid())
@@ -192,7 +198,13 @@ class KeyedRows:
             acknowledging = _acknowledging(spark, config, folder, self.end_file)
             # Spark's own rate source would look like input without end.
             beats = bool(self.interval_ms) and has_python_sources()
-            remember(BuiltOperator(folder, beats, published_by_tasks=connect))
+            followed = followed_operators(self.event_times, folder.uid, storage.uri)
+            followable = None
+            if self.event_times:
+                followable = FollowedOperator(
+                    folder.uid, storage.uri, frozen(config), max_parallelism, self.event_times, followed
+                )
+            remember(BuiltOperator(folder, beats, published_by_tasks=connect, followable=followable))
             if not connect:
                 warn_of_random_rows(self.df, folder.uid)
                 watch_for_requests(spark, folder)
@@ -223,6 +235,7 @@ class KeyedRows:
             location=location,
             event_times=self.event_times,
             connected=self.connected,
+            followed=followed,
         )
         plan = OperatorPlan(
             packed=cloudpickle.dumps(partitions),

@@ -35,7 +35,12 @@ class HarnessTime:
         self.clock: Clock = ManualClock() if clock is None else clock
         self.watermark = BEFORE_TIME
         known = {name: each for name, each in event_times.items() if each is not None}
-        self._delays_ms = {name: ms for name, each in known.items() if (ms := each.delay_ms) is not None}
+        # The rows of a followed operator do not move the watermark; the test stands for that operator.
+        self._delays_ms = {
+            name: ms
+            for name, each in known.items()
+            if each.follows is None and (ms := each.delay_ms) is not None
+        }
         self._idle_ms = {name: each.idle_ms for name, each in known.items()}
         if self._delays_ms and len(self._delays_ms) < len(event_times):
             raise HarnessSettingError("the delay", "is not given for each input", "Give each one, or none.")
