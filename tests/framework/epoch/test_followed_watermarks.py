@@ -26,6 +26,7 @@ from keyedstate.keygroups import KEY_GROUP_COLUMN
 from keyedstate.options import Configuration
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.output import OutputSchema
+from keyedstate.savepoints import Savepoint
 from keyedstate.time import EventTime
 
 OUTPUT = pa.schema([("what", pa.string()), ("time", pa.int64()), ("watermark", pa.int64())])
@@ -50,8 +51,15 @@ class Reporting(KeyedProcessFunction):
 class Chain:
     """Operators of one query, each with one partition; those in `follows` follow another one."""
 
-    def __init__(self, folder: Path, follows: Mapping[str, str], delay_ms: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        follows: Mapping[str, str],
+        delay_ms: int = 0,
+        settings: tuple[tuple[str, Any], ...] = frozen(Configuration({}, environ={})),
+    ) -> None:
         self.folder = folder
+        self.settings = settings
         self.query = "query"
         self.run_id = "run-1"
         self.plans: dict[str, PartitionPlan] = {}
@@ -83,7 +91,7 @@ class Chain:
             output=OutputSchema(OUTPUT),
             parallelism=1,
             max_parallelism=8,
-            settings=frozen(Configuration({}, environ={})),
+            settings=self.settings,
             location=StateLocation(uid, str(self.folder), "zstd", True),
             event_times=event_times,
             followed=followed,
@@ -198,6 +206,21 @@ def test_an_operator_that_is_new_in_a_query_has_the_watermark_at_once(chain: Cha
         ("row", 150, UNKNOWN),
         ("timer", 90, 100),
     ]
+
+
+def test_a_query_that_begins_from_a_savepoint_has_the_watermark_in_its_first_epoch(tmp_path: Path) -> None:
+    before = Chain(tmp_path / "before", {"second": "first"})
+    before.epoch("first", 0, 101)
+    before.epoch("second", 0, 50)
+    before.epoch("first", 1, 201)
+    before.epoch("second", 1)
+    for uid in before.plans:
+        before.start(uid, 2)
+    Savepoint.create(str(tmp_path / "savepoint"), str(before.folder))
+    settings = frozen(Configuration({"restore.savepoint": str(tmp_path / "savepoint")}, environ={}))
+    chain = Chain(tmp_path / "after", {"second": "first"}, settings=settings)
+    chain.epoch("first", 0, 301)
+    assert chain.epoch("second", 0, 150) == [("row", 150, 100), ("timer", 150, 200)]
 
 
 def test_all_timers_fire_when_the_input_is_over_and_the_watermark_stays(chain: Chain) -> None:

@@ -248,6 +248,13 @@ class NotConnected(KeyedProcessFunction):
         (lambda: keyed(5, "user"), SourceError, "they are a int"),
         (lambda: keyed(events("a"), "user", event_time=EventTime("v", "0 s")), EventTimeError, "int64"),
         (
+            lambda: keyed(events("a"), "user", event_time=EventTime("ts", follows="first")).process(
+                Count(), COUNTS
+            ),
+            EventTimeError,
+            "follows the operator 'first', and in a local run",
+        ),
+        (
             lambda: keyed(events("a"), "user", event_time=EventTime("ts")).process(Count(), COUNTS),
             EventTimeError,
             "no delay",

@@ -358,6 +358,17 @@ def test_where_rows_have_no_event_time_nothing_may_ask_for_it(sessions):
         sessions().advance_watermark(1)
 
 
+@pytest.mark.parametrize("delay", [None, 0, "1 minute"])
+def test_only_the_test_moves_the_watermark_of_an_operator_that_follows_another_one(sessions, delay):
+    harness = sessions(Times(), schema=EVENT_ROWS, event_time=EventTime("at", delay, follows="first"))
+    harness.process(("ann", 1, dt.datetime(1970, 1, 2, tzinfo=dt.timezone.utc)))
+    harness.end_epoch()
+    assert harness.watermark == BEFORE_TIME
+    harness.advance_watermark(100)
+    first = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    assert harness.process(("ann", 1, first)) == [("ann", 0, 100)]
+
+
 # -- times that are none -------------------------------------------------------------------------------
 
 
