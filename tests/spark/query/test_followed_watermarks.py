@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from keyedstate.errors import EventTimeError
 from keyedstate.windows import Tumbling
 
 HOUR = "1 hour"
+HAS_END = importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 def row(key: str, hour: int, minute: int = 10) -> dict[str, str]:
@@ -65,6 +67,7 @@ def test_a_window_over_windows_fires_in_the_micro_batch_of_these_and_over_a_rest
     assert batch == [*stream.all_rows(), (at(3), 3), (at(9), 1)]
 
 
+@pytest.mark.long
 def test_a_join_of_two_windows_that_it_follows_fires_with_them(
     new_stream: Any, tmp_path: Path, one_backend: str
 ) -> None:
@@ -87,16 +90,26 @@ def test_a_join_of_two_windows_that_it_follows_fires_with_them(
 
     stream = new_stream(tmp_path, "k string, t timestamp")
     config = {"checkpoint.dir": str(stream.state), "parallelism": 1, "backend": one_backend}
-    hours = hourly(stream.frame(), config)
-    most = largest(hours, config).withColumn("at", f.col("window_end") - f.expr("INTERVAL 1 MILLISECOND"))
-    counts = ks.keyed(hours, "window_start", event_time=ks.EventTime("at", follows="hourly"))
-    maxima = ks.keyed(most, "window_start", event_time=ks.EventTime("at", follows="largest"))
-    joined = ks.connect(counts, maxima, uid="winners", config=config)
+    end = {"end": "fire"} if HAS_END else {}
+
+    def joined(rows: DataFrame) -> DataFrame:
+        hours = hourly(rows, config, **end)
+        most = largest(hours, config, **end)
+        most = most.withColumn("at", f.col("window_end") - f.expr("INTERVAL 1 MILLISECOND"))
+        counts = ks.keyed(hours, "window_start", event_time=ks.EventTime("at", follows="hourly"))
+        maxima = ks.keyed(most, "window_start", event_time=ks.EventTime("at", follows="largest"))
+        both = ks.connect(counts, maxima, uid="winners", config=config, **end)
+        return both.process(Winners(), "hour timestamp, winners array<string>")
+
     stream.add([row("a", 0), row("b", 0), row("c", 0), row("c", 0), row("a", 0)])
     stream.add([row("b", 1)])
-    stream.add([row("b", 2)])
-    stream.run(joined.process(Winners(), "hour timestamp, winners array<string>"))
+    stream.add([row("a", 2)])
+    stream.run(joined(stream.frame()))
+    ended = stream.rows.pop(3, [])
     assert stream.rows == {0: [], 1: [], 2: [(at(0), ["a", "c"])]}
+    assert sorted(ended) == ([(at(1), ["b"]), (at(2), ["a"])] if HAS_END else [])
+    batch = sorted(tuple(each) for each in joined(stream.batch()).collect())
+    assert batch == [(at(0), ["a", "c"]), (at(1), ["b"]), (at(2), ["a"])]
 
 
 def test_what_cannot_be_followed_is_refused_with_its_uid(new_stream: Any, tmp_path: Path) -> None:
