@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
 from keyedstate import connect, epoch_metrics, keyed, metrics_of, types
-from keyedstate.aggregates import count
+from keyedstate.aggregates import count, sum_
 from keyedstate.errors import (
     ClassicSparkRequiredError,
     InvalidParallelismError,
@@ -239,7 +239,14 @@ def test_windows_in_event_time(session: Any, query: Query, given: bool) -> None:
     if not given:
         rows = rows.withWatermark("ts", "0 seconds")
     windows = keyed(rows, "k", uid="windows", config=query.config, event_time=event_time)
-    query.run(windows.window(Tumbling.of("1 min")).aggregate(n=count()))
+    out = windows.window(Tumbling.of("1 min")).aggregate(n=count())
+    if given:
+        # In the last micro-batch, as the windows that it follows.
+        ends = out.withColumn("at", f.expr("window_end - INTERVAL 1 MILLISECOND"))
+        follows = EventTime("at", follows="windows")
+        again = keyed(ends, "k", uid="again", config=query.config, event_time=follows)
+        out = again.window(Tumbling.of("1 min")).aggregate(n=sum_("n"))
+    query.run(out)
     assert [n for *_, n in query.rows(session, "window_start timestamp, n long")] == [2]
 
 
