@@ -315,14 +315,12 @@ def evaluate(
 ) -> Iterator[pa.RecordBatch]:
     """Run an operator over all its rows, and close its function unless it `stays`; after an error always.
 
-    `after_rows` is the output of what happens between the last row and the end of the epoch; it is read then.
+    `at_end` and `after_rows` are as in `KeyedOperator.process`.
     """
     try:
         operator.open()
         yield from operator.process_broadcast(broadcast_rows)
-        yield from operator.process_rows(batches)
-        yield from after_rows
-        yield from operator.end_epoch(at_end)
+        yield from operator.process(batches, at_end, after_rows)
     except BaseException:
         # The first error is the one to report.
         with contextlib.suppress(Exception):

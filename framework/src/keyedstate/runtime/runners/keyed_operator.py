@@ -171,17 +171,23 @@ class KeyedOperator(ABC):
         self._timers.clock.begin_epoch(time)
 
     def process(
-        self, batches: Iterator[pa.RecordBatch], at_end: AtEnd = AtEnd.EPOCH
+        self,
+        batches: Iterator[pa.RecordBatch],
+        at_end: AtEnd = AtEnd.EPOCH,
+        after_rows: Iterable[pa.RecordBatch] = (),
     ) -> Iterator[pa.RecordBatch]:
         """Run the function over all rows of an epoch, end the epoch, and yield the output.
 
         The watermark follows from earlier epochs, so timers that are due by it fire before the first row. At
         the end those fire that `at_end` says, for instance timers that rows have registered for the past.
+        `after_rows` is the output of what comes in between, such as a watermark that advances; it is read
+        after the last row.
 
         Raises `UserFunctionError` where the function raises, and `OutputTypeError` where it yields a row that
         is not of the declared schema.
         """
         yield from self.process_rows(batches)
+        yield from after_rows
         yield from self.end_epoch(at_end)
 
     def process_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
