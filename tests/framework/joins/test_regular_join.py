@@ -310,5 +310,5 @@ def test_what_cannot_be_joined_is_refused(one_backend):
     ):
         joining("inner", one_backend, timed=False)
     twice = pa.table({"order_id": [1], "left_who": ["x"], "who": ["y"]})
-    with pytest.raises(InvalidJoinError, match="'left_who' cannot be used: the first and the second input"):
+    with pytest.raises(InvalidJoinError, match="'left_who' cannot be used: two columns"):
         local.connect(local.keyed(ORDERS, "id"), local.keyed(twice, "order_id")).join()

@@ -181,7 +181,7 @@ def test_what_cannot_be_joined_is_refused_when_the_frame_is_built(spark, one_bac
     with pytest.raises(OutputSchemaError, match="two columns are named 'output'"):
         join.side_output("OUTPUT", "n long").join()
     odd = rows.withColumnRenamed("v", "left_TS")
-    with pytest.raises(OutputSchemaError, match="two columns are named 'left_ts'"):
+    with pytest.raises(InvalidJoinError, match="the column 'left_ts' cannot be used: two columns"):
         connect(keyed(odd, "k", event_time=EventTime("ts", 0)), timed).interval_join(0, 1).join()
     strict = connect(timed, timed, config={**config, "types.generic": "forbid"})
     assert strict.interval_join(0, 1).join().columns[0] == "k"

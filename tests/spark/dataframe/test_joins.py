@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from keyedstate import connect, keyed
-from keyedstate.errors import InvalidJoinError, OutputSchemaError, UnboundedStateWarning
+from keyedstate.errors import InvalidJoinError, UnboundedStateWarning
 from keyedstate.joins import CoGroupFunction
 from keyedstate.state import Ttl, TtlClock
 from keyedstate.time import EventTime
@@ -151,7 +151,7 @@ def test_what_cannot_be_joined_is_refused_when_the_frame_is_built(spark, streams
     moment = dt.datetime(2026, 7, 1)
     rows = spark.createDataFrame([("a", 1, moment)], "k string, left_V long, ts timestamp")
     other = spark.createDataFrame([("a", 1, moment)], "k string, V long, ts timestamp")
-    with pytest.raises(OutputSchemaError, match="two columns are named 'left_v'"):
+    with pytest.raises(InvalidJoinError, match="the column 'left_v' cannot be used: two columns"):
         connect(keyed(rows.withColumn("v", rows["left_V"]), "k"), keyed(other, "k")).join()
     with pytest.raises(InvalidJoinError, match="it is in event time"):
         connect(keyed(rows, "k"), keyed(other, "k")).join(ttl=DAY)

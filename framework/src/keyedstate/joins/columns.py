@@ -152,16 +152,16 @@ def several_joined_columns(inputs: ConnectedInputs, fold: Fold = lambda name: na
 
 def _refuse_equal_names(columns: Sequence[JoinedColumn], fold: Fold) -> None:
     """Raise `InvalidJoinError` where a name with its prefix is that of another column."""
-    seen: dict[str, JoinedColumn] = {}
+    seen = set()
     for column in columns:
-        other = seen.setdefault(fold(column.name), column)
-        if other is not column:
+        if fold(column.name) in seen:
             raise InvalidJoinError(
                 f"the column {column.name!r}",
-                f"the {ordinal(other.side)} and the {ordinal(column.side)} input would both give it to the "
-                "joined rows, because a name in several inputs gets the prefix of its input",
-                "Rename it, or the column that gets the prefix.",
+                "two columns of the joined rows would have this name, because a name that several inputs "
+                "have gets the prefix of its input",
+                "Rename one of them.",
             )
+        seen.add(fold(column.name))
 
 
 class JoinedRows:

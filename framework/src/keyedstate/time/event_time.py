@@ -27,7 +27,7 @@ class EventTime:
         default never.  For several inputs: those of `inputs`, or one of two that are connected.
     follows : str, optional
         The uid of the operator whose output the rows are, in the same query on Spark:
-        ``EventTime("window_end", follows="per-hour")``.  The watermark is that operator's, less the delay, by
+        ``EventTime("at", follows="per-hour")``.  The watermark is that operator's, less the delay, by
         default 0, and arrives in the same micro-batch.  In a test harness the test moves it.
 
     Raises
