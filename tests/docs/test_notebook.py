@@ -13,6 +13,7 @@ from nbclient import NotebookClient
 NOTEBOOK = Path(__file__).resolve().parents[2] / "docs" / "tutorial" / "flights.ipynb"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_notebook_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))

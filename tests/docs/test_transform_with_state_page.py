@@ -39,6 +39,7 @@ print("the end")
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_the_code_of_the_page_counts_visits(tmp_path: Path) -> None:
     pytest.importorskip("pyspark.sql.streaming.tws_tester", reason="transformWithState came with Spark 4.1")

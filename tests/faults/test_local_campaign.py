@@ -94,6 +94,9 @@ def test_the_model_accepts_windows_that_are_right_and_refuses_others():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("operator", plans.OPERATORS)
+@pytest.mark.parametrize(
+    "operator",
+    [plans.OPERATORS[0], *(pytest.param(name, marks=pytest.mark.long) for name in plans.OPERATORS[1:])],
+)
 def test_a_history_with_a_kill_and_another_number_of_tasks_survives(tmp_path: Path, operator: str):
     assert execute(replace(PLAN, operator=operator), tmp_path) == []

@@ -139,6 +139,7 @@ def counted(session: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Que
     return query, query.run(query.counts(session, parallelism=3))
 
 
+@pytest.mark.long
 def test_a_count_has_each_row_once_over_epochs_a_restart_and_rescaling(
     session: Any, counted: tuple[Query, Any]
 ) -> None:
@@ -166,6 +167,7 @@ def test_the_data_source_reads_state(session: Any, counted: tuple[Query, Any]) -
     assert sorted((row["k"], row["value"]) for row in state.collect()) == [("a", 3), ("b", 2), ("c", 2)]
 
 
+@pytest.mark.long
 def test_a_savepoint_is_created_and_continued_from(
     session: Any, counted: tuple[Query, Any], tmp_path: Path
 ) -> None:
@@ -225,6 +227,7 @@ def test_aggregates_by_an_expression(session: Any, query: Query) -> None:
     assert query.rows(session, "low string, n long") == [("a", 2), ("a", 3), ("b", 1)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "given",
     [
@@ -451,6 +454,7 @@ def test_a_keyed_result_in_foreach_batch_is_refused(session: Any, query: Query) 
     assert "on Spark Connect with another sink than foreachBatch" in said
 
 
+@pytest.mark.long
 def test_an_operator_with_a_uid_in_foreach_batch_is_refused(session: Any, query: Query) -> None:
     query.add_keys("0", "a")
     state = str(query.folder / "inside")

@@ -115,6 +115,7 @@ class Leaving(Counts):
             raise SystemExit(3)
 
 
+@pytest.mark.long
 def test_sys_exit_ends_the_query_and_the_restart_is_exact(stream: Any) -> None:
     stream.add(rows("a"))
     stream.run(counts(stream.frame(), Leaving()))
@@ -222,6 +223,7 @@ class Expiring(Counts):
         yield Row(k=key[0], n=-expiredTimerInfo.getExpiryTimeInMs())
 
 
+@pytest.mark.long
 def test_a_restart_without_rows_fires_the_timers_of_the_last_rows(
     new_stream: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -56,6 +56,7 @@ def balances(spark: SparkSession) -> Any:
     return spark.createDataFrame(given, "amount long, k string, note string")
 
 
+@pytest.mark.long
 def test_the_initial_state_comes_once_before_the_rows(both: Both, spark: SparkSession) -> None:
     runs = [[rows(("a", 1, 100), ("c", 2, 1))], [rows(("a", 3, 1), ("alone", 3, 2), (None, 3, 4))]]
     found = both.run(Balances(), *runs, initial=balances(spark).groupBy("k"))

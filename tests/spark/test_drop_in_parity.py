@@ -134,6 +134,7 @@ class Deadlines(StatefulProcessor):
         yield Row(k=key[0], text=f"expired {key!r} {time} {timers} {watermark} {seen}")
 
 
+@pytest.mark.long
 def test_timers_fire_after_the_rows_up_to_the_watermark_and_late_rows_are_dropped(both: Both) -> None:
     found = both.run(
         Deadlines(),
@@ -258,6 +259,7 @@ def test_all_rows_of_a_key_come_in_one_call_before_its_timers(both: Both) -> Non
     assert found[1][0] == ("a", "rows 1000, rows 4, timer 16000")
 
 
+@pytest.mark.long
 def test_null_and_several_columns_are_keys(both: Both) -> None:
     given = [{"k": key, "ts": at(1), "n": n} for key in (None, "a") for n in (None, 1)] * 2
     both.run(Keys(), [given, given[:3]], keys=("n", "k"))
@@ -308,6 +310,7 @@ class Registering(Counts):
         yield Row(k=key[0], text=f"expired {times}")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "time_mode",
     ["none", *(pytest.param(mode, marks=pytest.mark.long) for mode in ("processingTime", "eventTime"))],

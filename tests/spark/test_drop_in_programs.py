@@ -213,6 +213,7 @@ class Passed(Processor):
             yield Row(k=key[0], at=row.ts)
 
 
+@pytest.mark.long
 @ON_BACKENDS
 def test_the_output_is_aggregated_alike(both: Both, backends: Any) -> None:
     def built(frame: DataFrame) -> DataFrame:
@@ -244,6 +245,7 @@ class Downloads(Processor):
                 yield self.row(key, row.n)
 
 
+@pytest.mark.long
 @ON_BACKENDS
 def test_a_program_of_processing_time_has_the_same_answers(both: Both, backends: Any) -> None:
     def built(frame: DataFrame) -> DataFrame:

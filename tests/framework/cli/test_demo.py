@@ -19,6 +19,7 @@ def run_demo(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_killed_job_ends_with_the_answer_of_a_batch_query(one_backend, tmp_path):
     done = run_demo("--backend", one_backend, "--epochs", "3", "--rows", "9000", cwd=tmp_path)

@@ -55,6 +55,7 @@ def _users_by_count(users: list[str]) -> Counter[tuple[int, int]]:
     return Counter((n, number) for n, total in having.items() for number in range(1, total + 1))
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_each_operator_may_have_another_number_of_tasks_in_each_run(config):
     """CP-19."""

@@ -153,11 +153,11 @@ def test_each_run_may_have_another_number_of_tasks(config):
     ("mode", "tasks_later"),
     [
         ("exactly-once", 2),
-        ("at-least-once", 2),
-        ("unaligned", 2),
+        pytest.param("at-least-once", 2, marks=pytest.mark.long),
+        pytest.param("unaligned", 2, marks=pytest.mark.long),
         ("unaligned", 3),
-        ("unaligned", 1),
-        ("unaligned after 50 ms", 2),
+        pytest.param("unaligned", 1, marks=pytest.mark.long),
+        pytest.param("unaligned after 50 ms", 2, marks=pytest.mark.long),
     ],
 )
 def test_rows_behind_the_barrier_of_a_fast_channel_count_once_or_twice_after_a_kill(

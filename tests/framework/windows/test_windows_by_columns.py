@@ -167,7 +167,10 @@ def walk(seed: int, steps: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("one_by_one", [True, False])
-@pytest.mark.parametrize(("gap", "lateness"), [(3, 0), (9, 0), (4, 1), (5, 13), (1, 30)])
+@pytest.mark.parametrize(
+    ("gap", "lateness"),
+    [(3, 0), *(pytest.param(*pair, marks=pytest.mark.long) for pair in ((9, 0), (4, 1), (1, 30))), (5, 13)],
+)
 def test_sessions_by_columns_and_by_rows_give_the_same(gap: int, lateness: int, one_by_one: bool) -> None:
     """MW-01, WIN-14, WIN-16 over random rows, out of order and late, with restarts.
 

@@ -70,6 +70,7 @@ def test_compiling_can_be_switched_off(source: Path) -> None:
     assert not any(name.endswith((".so", ".pyd")) for name in files)
 
 
+@pytest.mark.long
 def test_the_source_is_built_next_to_its_compiled_form(source: Path) -> None:
     pytest.importorskip("Cython")
     if shutil.which("cc") is None:

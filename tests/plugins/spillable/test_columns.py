@@ -257,7 +257,7 @@ class PairParity(Parity):
 
 
 @pytest.mark.parametrize("machine", [Parity, PairParity], ids=["windows", "pairs"])
-@pytest.mark.parametrize("together", [2, 1000])
+@pytest.mark.parametrize("together", [2, pytest.param(1000, marks=pytest.mark.long)])
 def test_columns_that_move_are_those_that_do_not(
     machine: type[Parity], together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

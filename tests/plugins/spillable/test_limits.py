@@ -40,6 +40,7 @@ def run(
     return job, seen / most
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("per_epoch", [20_000, ENTRIES], ids=["short epochs", "one epoch"])
 def test_a_process_exceeds_its_budget_by_at_most_15_percent(tmp_path: Path, per_epoch: int) -> None:
     """Although changes are tracked: entries move within the epoch that has written them."""

@@ -18,7 +18,7 @@ from keyedstate_spillable.sizes import EntrySizes
 MEASURED = Path(__file__).with_name("measured_sizes.py")
 
 
-@pytest.mark.parametrize("form", ["compiled", "plain"])
+@pytest.mark.parametrize("form", ["compiled", pytest.param("plain", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "kind", ["integers", "strings", "dataclasses", "slotted dataclasses", "lists", "maps"]
 )

@@ -13,6 +13,7 @@ from keyedstate.errors import InvalidAggregateError, RowKindError
 from keyedstate.sinks import UpsertSink
 
 
+@pytest.mark.long
 def test_a_table_has_the_result_of_chained_operators_after_each_run_and_a_repeated_epoch(
     new_stream, tmp_path
 ):

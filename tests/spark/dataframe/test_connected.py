@@ -142,6 +142,7 @@ def test_three_batches_share_the_state_of_a_key_and_are_joined(spark):
     assert sorted(map(tuple, joined.collect())) == [("a", 0, 1, 2), ("b", 10, 11, 12)]
 
 
+@pytest.mark.long
 def test_streams_of_two_sources_continue_over_restarts_with_the_slower_watermark(streams, one_backend):
     """WM-01, WM-03."""
     orders, payments = streams

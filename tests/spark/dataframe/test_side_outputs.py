@@ -53,7 +53,7 @@ class TimedSorted(Sorted):
         ctx.output("ticks", (ctx.key, self.n.value()))
 
 
-@pytest.mark.parametrize("host", ["resident", "embedded"])
+@pytest.mark.parametrize("host", ["resident", pytest.param("embedded", marks=pytest.mark.long)])
 def test_each_row_of_each_output_counts_once_over_a_failure_and_restarts(
     stream: Any, one_backend: str, host: str
 ) -> None:

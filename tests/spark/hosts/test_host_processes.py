@@ -416,6 +416,7 @@ class Stuck(Counting):
         yield from super().process(row, ctx)
 
 
+@pytest.mark.long
 def test_what_cannot_be_interrupted_ends_a_host_after_the_epochs_of_others(
     start: Callable[..., HostedJob], tmp_path: Path
 ) -> None:
@@ -671,6 +672,7 @@ def is_refused(path: Path) -> bool:
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("forks", [False, True], ids=["another program", "a copy of the host"])
 def test_what_a_function_has_started_does_not_take_the_place_of_a_dead_host(
     start: Callable[..., HostedJob], tmp_path: Path, forks: bool

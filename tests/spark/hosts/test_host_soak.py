@@ -74,6 +74,7 @@ def hosts_of(spark: SparkSession) -> dict[int, Process]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_large_state_is_restored_once_and_again_after_a_kill(
     spark: SparkSession, tmp_path: Path, soak: bool, one_backend: str
@@ -182,6 +183,7 @@ def shares_memory(process: Process, folder: Path) -> bool:
     return any(f" {folder}/" not in line for line in shared)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_starts_epochs_and_stops_leave_no_process_no_socket_and_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, soak: bool, one_backend: str

@@ -41,6 +41,7 @@ class Reported(ks.KeyedProcessFunction):
         self.seen.clear()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not HAS_END, reason="before Spark 4.2 it is refused")
 def test_the_windows_and_timers_of_a_chain_fire_once_in_a_micro_batch_after_all_input(
     new_stream: Any, tmp_path: Path, one_backend: str

@@ -76,6 +76,7 @@ def test_a_result_that_is_evaluated_in_part_stops_the_next_epoch(stream: Any, on
     assert epochs == [0, 1]
 
 
+@pytest.mark.long
 def test_a_limit_that_stops_the_tasks_early_stops_the_next_epoch(stream: Any, one_backend: str) -> None:
     for _ in range(2):
         # More output than fits between a worker and the JVM, so that the worker is really cut off.
@@ -231,6 +232,7 @@ def test_a_new_operator_in_a_running_query_needs_consent_to_begin_without_state(
     assert max(count for _, count in stream.rows[1]) == 6
 
 
+@pytest.mark.long
 def test_an_operator_that_returns_to_its_query_needs_consent_to_miss_epochs(
     stream: Any, one_backend: str
 ) -> None:

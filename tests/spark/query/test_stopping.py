@@ -187,6 +187,7 @@ def test_a_new_query_in_the_folders_of_a_deleted_one_is_stopped(stream: Any, tmp
     assert not second.query.isActive
 
 
+@pytest.mark.long
 def test_a_damaged_request_for_one_query_does_not_keep_others_running(stream: Any, tmp_path: Path) -> None:
     add(stream, 0)
     one, other = Query(stream, tmp_path / "one"), Query(stream, tmp_path / "other")

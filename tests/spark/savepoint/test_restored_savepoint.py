@@ -152,6 +152,7 @@ def test_what_does_not_fit_the_savepoint_is_refused_before_the_query_starts(
     assert not stream.state.exists() or list(stream.state.iterdir()) == []
 
 
+@pytest.mark.long
 def test_epoch_0_that_runs_again_may_not_start_from_another_savepoint(
     stream: Any, savepoint: Path, taken: Path, tmp_path: Path
 ) -> None:

@@ -147,6 +147,7 @@ def test_a_fork_is_right_where_the_log_of_files_was_gathered_behind_its_epoch(
     assert newest({**{epoch: stream.rows[epoch] for epoch in range(3)}, **fork.rows}) == answer(range(6))
 
 
+@pytest.mark.long
 def test_flights_and_a_generated_source_reach_the_right_answer_in_query_and_fork(
     spark: SparkSession, tmp_path: Path
 ) -> None:
