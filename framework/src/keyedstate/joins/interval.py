@@ -28,6 +28,8 @@ _TIMERS_OF = tuple_of(STRING, INT64)
 _TIME = itemgetter(0)
 #: The spans of time for which a key has one timer, in an interval.
 _SPANS = 4
+#: Such a span, in milliseconds, where each row has an interval of its own.
+_SPAN_OF_COLUMNS = 1000
 #: The metric of left rows dropped because a bound is null, or the upper one before the lower one.
 NO_INTERVAL = "no interval"
 
@@ -162,8 +164,10 @@ class IntervalJoinFunction(JoinFunction):
         self._times_of = self._interval.of_rows(self._inputs.first.schema)
         self._distances = self._interval.distances
         # A key has a timer for each span of time, and not one for each row: rows are kept a little longer.
-        lower, upper = self._distances or (0, 0)
-        self._span = max((upper - lower) // _SPANS, 1)
+        self._span = _SPAN_OF_COLUMNS
+        if self._distances is not None:
+            lower, upper = self._distances
+            self._span = max((upper - lower) // _SPANS, 1)
         self._current = ctx._backend.current
         function.open()
 
@@ -249,7 +253,9 @@ class IntervalJoinFunction(JoinFunction):
         life = self._interval.right_life if of_right else self._interval.left_life
         now = self._timers.current_watermark
         over, next_end = [], END_OF_TIME
-        for time, rows in list(buffer.items()):
+        # Of rows that all live as long, only the times are read.
+        stored = ((time, ()) for time in list(buffer.keys())) if life is not None else list(buffer.items())
+        for time, rows in stored:
             if life is not None:
                 end = time + life
             else:

@@ -15,7 +15,7 @@ from keyedstate.backend import StateKind, StateMeta
 from keyedstate.memory import DataInputView, DataOutputView
 from keyedstate.ordered.row_keys import RowLayout, layout_of
 from keyedstate.ordered.store import RowReader, end_of
-from keyedstate.types import TimedDict, TimedList, TtlListSerializer, TtlMapSerializer
+from keyedstate.types import TimedDict, TimedList, TtlListSerializer, TtlMapSerializer, TypeSerializer
 
 #: A row of elements that are appended together ends at so many bytes.
 _CHUNK_BYTES = 64 << 10
@@ -175,7 +175,7 @@ class MapCodec(_GroupedCodec):
         serializer: Any = meta.value_serializer
         self.timed = isinstance(serializer, TtlMapSerializer)
         self._key = serializer.key_serializer
-        self._value = serializer.value_serializer
+        self.value_serializer: TypeSerializer[Any] = serializer.value_serializer
         self._out = DataOutputView()
 
     def row(self, address: bytes, key: Any) -> bytes:
@@ -189,14 +189,14 @@ class MapCodec(_GroupedCodec):
         if stamp is not None:
             out.write_long(stamp)
         if value is not None:
-            self._value.serialize(value, out)
+            self.value_serializer.serialize(value, out)
         return out.to_bytes()
 
     def value_of(self, data: bytes) -> Any:
         """Return the value of a row."""
         if self.timed:
-            return self._value.from_bytes(data[8:]) if len(data) > 8 else None
-        return self._value.from_bytes(data) if data else None
+            return self.value_serializer.from_bytes(data[8:]) if len(data) > 8 else None
+        return self.value_serializer.from_bytes(data) if data else None
 
     @staticmethod
     def stamp_of(data: bytes) -> int:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from operator import gt
 from typing import Any, Generic, TypeVar
 
 from keyedstate.backend import StateKind, StateMeta
+from keyedstate.backend.table import EntryBatch
 from keyedstate.backend.timers import holds_timers
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.ordered.caching.object_cache import ObjectMemory
+from keyedstate.ordered.caching.object_cache import ABSENT_ENTRY, EntryCache, ObjectMemory
 from keyedstate.ordered.caching.table import CachedValueTable
 from keyedstate.ordered.codecs import EntryCodec, ListCodec, MapCodec, Rows
 from keyedstate.ordered.table import OrderedTable, ValueTable
 from keyedstate.ordered.timers import OrderedTimerTable
 from keyedstate.ordered.write_buffer import WriteBuffer
-from keyedstate.types import TimedDict
-from keyedstate.types.weights import weight_of
+from keyedstate.types import TimedDict, TimedList
+from keyedstate.types.weights import Weight, weight_of, weight_of_collection
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -24,19 +27,119 @@ C = TypeVar("C", bound=EntryCodec)
 
 
 class _GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
-    """Several rows per entry."""
+    """Several rows per entry.
+
+    With a `memory`, a whole list or map that was read stays in it as an object, if its type allows that.  The
+    rows are never older than what is cached.
+    """
+
+    def __init__(
+        self,
+        meta: StateMeta,
+        key_groups: KeyGroupRange,
+        max_parallelism: int,
+        buffer: WriteBuffer,
+        memory: ObjectMemory | None = None,
+    ) -> None:
+        super().__init__(meta, key_groups, max_parallelism, buffer)
+        self._memory = memory
+        self._make_cache()
+
+    def _make_cache(self) -> None:
+        """Begin with an empty cache for the types of the table, or with none."""
+        weight = None if self._memory is None else weight_of_collection(self._meta.value_serializer)
+        #: Whole values by address, and `ABSENT_ENTRY`.  What is in it is never handed out.
+        self.cache: EntryCache | None = None
+        if weight is not None and self._memory is not None:
+            self.cache = EntryCache(self._memory, Weight(0, sys.getsizeof), weight)
+
+    def adopt(self, meta: StateMeta) -> None:
+        super().adopt(meta)
+        self._copy = meta.value_serializer.copy
+
+    def replace_meta(self, meta: StateMeta) -> None:
+        super().replace_meta(meta)
+        self._make_cache()
+
+    def rewrite(
+        self,
+        meta: StateMeta,
+        of_keys: Callable[[Any], Any] | None,
+        of_namespaces: Callable[[Any], Any] | None,
+        of_values: Callable[[Any], Any] | None,
+    ) -> None:
+        self.cache = None
+        try:
+            super().rewrite(meta, of_keys, of_namespaces, of_values)
+        finally:
+            self._make_cache()
+
+    def cached(self, address: bytes) -> Any:
+        """Return the list or map that is cached of an address, `ABSENT_ENTRY`, or None where neither is."""
+        cache = self.cache
+        if cache is None:
+            return None
+        found = cache.young.get(address)
+        return cache.find(address) if found is None else found
+
+    def uncached(self, address: bytes) -> Any:
+        """Return what `cached` does, and cache it no longer: its rows are about to change.
+
+        After the change, `cache_again` gets it as it is then.  So an error in between leaves nothing wrong.
+        """
+        found = self.cached(address)
+        if found is not None:
+            # It may have become an older one just now.
+            self.cache.forget((address,))  # type: ignore[union-attr]
+        return found
+
+    def cache_again(self, address: bytes, value: Any, new: Any) -> None:
+        """Cache a changed value of which only a part is new, or `ABSENT_ENTRY`."""
+        cache = self.cache
+        assert cache is not None
+        cache.young[address] = value
+        cache.weigh(new)
+        if len(cache.young) > cache.room:
+            cache.fit()
 
     def exist(self, addresses: Sequence[bytes]) -> list[bool]:
-        return [any(True for _ in self.buffer.scan(address)) for address in addresses]
+        return list(map(self._exists, addresses))
+
+    def _exists(self, address: bytes) -> bool:
+        found = self.cached(address)
+        if found is None:
+            return any(True for _ in self.buffer.scan(address))
+        return found is not ABSENT_ENTRY
 
     def read(self, address: bytes) -> Any:
         if self.tracked.known(address) is False:
             return None
-        return next((entry[3] for entry in self.codec.entries(self.buffer.scan(address))), None)
+        found = self.cached(address)
+        if found is None:
+            found = next((entry[3] for entry in self.codec.entries(self.buffer.scan(address))), None)
+            if self.cache is None:
+                return found
+            self.cache.add(address, ABSENT_ENTRY if found is None else found)
+        return None if found is None or found is ABSENT_ENTRY else self._copy(found)
+
+    def _replace(self, address: bytes, value: Any) -> None:
+        self.uncached(address)
+        super()._replace(address, value)
+
+    def _delete(self, address: bytes) -> None:
+        found = self.uncached(address)
+        super()._delete(address)
+        if found is not None:
+            self.cache_again(address, ABSENT_ENTRY, ABSENT_ENTRY)
 
     def delete_rows(self, address: bytes) -> None:
         for row in [row for row, _ in self.buffer.scan(address)]:
             self.buffer.put(row, None, address)
+
+    def _insert(self, key_group: int, batch: EntryBatch[K, N, Any]) -> None:
+        if self.cache is not None:
+            self.cache.clear()
+        super()._insert(key_group, batch)
 
     def write(self, address: bytes, rows: Rows) -> None:
         """Add rows to an address."""
@@ -53,9 +156,26 @@ class ListTable(_GroupedTable[K, N, ListCodec]):
         address = self._address(key_group, key, namespace)
         return TimedAppender(self, address) if self.codec.timed else Appender(self, address)
 
-    def append(self, address: bytes, elements: Iterable[Any], stamps: Iterable[int] | None = None) -> None:
+    def _replace(self, address: bytes, value: Any) -> None:
+        found = self.cached(address)
+        super()._replace(address, value)
+        if found is not None:
+            self.cache_again(address, self._copy(value), value)
+
+    def append(self, address: bytes, elements: Iterable[Any], stamps: Sequence[int] | None = None) -> None:
         """Append elements, with their timestamps where the state has a time to live."""
+        elements = list(elements)
+        found = self.uncached(address)
         self.write(address, self.codec.chunks(address, elements, stamps))
+        if found is not None:
+            new = self._copy(elements if stamps is None else TimedList.of(elements, stamps))
+            if found is ABSENT_ENTRY:
+                found = new
+            else:
+                found.extend(new)
+                if stamps is not None:
+                    found.stamps.extend(new.stamps)
+            self.cache_again(address, found if found else ABSENT_ENTRY, new)
 
 
 class Appender:
@@ -131,6 +251,48 @@ class MapTable(_GroupedTable[K, N, MapCodec]):
     def get_for_update(self, key_group: int, key: K, namespace: N) -> Any:
         return self.get(key_group, key, namespace)
 
+    def copy_value(self, value: Any) -> Any:
+        """Return a value of a cached map as an object of the caller's own."""
+        serializer = self.codec.value_serializer
+        return value if value is None or serializer.immutable else serializer.copy(value)
+
+    def write_entries(self, address: bytes, entries: dict[Any, Any], rows: Rows) -> None:
+        """Write the rows of entries; with a time to live these are a `TimedDict`."""
+        found = self.uncached(address)
+        self.write(address, rows)
+        if found is None:
+            return
+        before = {} if found is ABSENT_ENTRY else found
+        added = [row for row, key in zip(rows, entries, strict=True) if key not in before]
+        if before and added:
+            added.insert(0, self.codec.row(address, next(reversed(before))))
+        if any(map(gt, added, added[1:])):
+            # Cached or not, the entries are read in the order of their rows.
+            return
+        new = self._copy(entries)
+        if found is ABSENT_ENTRY:
+            found = new
+        else:
+            found.update(new)
+            if self.codec.timed:
+                found.stamps.update(new.stamps)
+        self.cache_again(address, found if found else ABSENT_ENTRY, new)
+
+    def delete_entry(self, address: bytes, key: Any) -> None:
+        """Remove the entry under a map key; raises `KeyError` where there is none."""
+        row, tracked = self.codec.row(address, key), self.tracked
+        if self.buffer.get(row) is None:
+            raise KeyError(key)
+        if tracked.running is not None:
+            # While the row exists: this may look up whether the map existed when the epoch began.
+            tracked.note(address, True)
+        found = self.uncached(address)
+        self.buffer.put(row, None, address)
+        if found is not None:
+            del found[key]
+            self.cache_again(address, found if found else ABSENT_ENTRY, ABSENT_ENTRY)
+        tracked.note(address, tracked.running is None or self._exists(address))
+
 
 class StoredMap(MutableMapping[Any, Any]):
     """A stored map: an access of a map key reads or writes its row."""
@@ -144,8 +306,16 @@ class StoredMap(MutableMapping[Any, Any]):
         self._address = address
         self._codec = table.codec
 
-    def _data(self, key: Any) -> bytes | None:
-        return self._table.buffer.get(self._codec.row(self._address, key))
+    def _find(self, key: Any) -> Any:
+        """Return the value under a map key, or `ABSENT_ENTRY`."""
+        row = self._codec.row(self._address, key)  # raises for a key of another type, which may equal one
+        whole = self._table.cached(self._address)
+        if whole is None:
+            data = self._table.buffer.get(row)
+            return ABSENT_ENTRY if data is None else self._codec.value_of(data)
+        if whole is ABSENT_ENTRY or key not in whole:
+            return ABSENT_ENTRY
+        return self._table.copy_value(whole[key])
 
     def _rows(self) -> Iterator[tuple[Any, bytes]]:
         skipped, key_of = len(self._address), self._codec.key_of
@@ -154,40 +324,29 @@ class StoredMap(MutableMapping[Any, Any]):
 
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value under a map key."""
-        data = self._data(key)
-        return default if data is None else self._codec.value_of(data)
+        found = self._find(key)
+        return default if found is ABSENT_ENTRY else found
 
     def __getitem__(self, key: Any) -> Any:
-        data = self._data(key)
-        if data is None:
+        found = self._find(key)
+        if found is ABSENT_ENTRY:
             raise KeyError(key)
-        return self._codec.value_of(data)
+        return found
 
     def __contains__(self, key: object) -> bool:
-        return self._data(key) is not None
+        return self._table.buffer.get(self._codec.row(self._address, key)) is not None
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        row, data = self._codec.row(self._address, key), self._codec.encode(value)
-        self._table.tracked.note(self._address, True)
-        self._table.buffer.put(row, data, self._address)
+        self.update({key: value})
 
-    def update(self, entries: Mapping[Any, Any]) -> None:  # type: ignore[override]
+    def update(self, entries: dict[Any, Any]) -> None:  # type: ignore[override]
         """Write several entries."""
         row, encode = self._codec.row, self._codec.encode
-        self._table.write(
-            self._address, {row(self._address, key): encode(item) for key, item in entries.items()}
-        )
+        rows: Rows = {row(self._address, key): encode(item) for key, item in entries.items()}
+        self._table.write_entries(self._address, entries, rows)
 
     def __delitem__(self, key: Any) -> None:
-        row, buffer = self._codec.row(self._address, key), self._table.buffer
-        if buffer.get(row) is None:
-            raise KeyError(key)
-        tracked = self._table.tracked
-        if tracked.running is not None:
-            # While the row exists: this may look up whether the map existed when the epoch began.
-            tracked.note(self._address, True)
-        buffer.put(row, None, self._address)
-        tracked.note(self._address, tracked.running is None or self._table.exist([self._address])[0])
+        self._table.delete_entry(self._address, key)
 
     def __iter__(self) -> Iterator[Any]:
         return (key for key, _ in self._rows())
@@ -223,24 +382,21 @@ class TimedStoredMap(StoredMap):
         self._written: dict[Any, Any] = {}
         self.stamps = StoredStamps(self)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.update({key: value})
-
-    def update(self, entries: Mapping[Any, Any]) -> None:  # type: ignore[override]
+    def update(self, entries: dict[Any, Any]) -> None:  # type: ignore[override]
         self._written.update(entries)
 
     def write_stamps(self, stamps: Mapping[Any, int]) -> None:
         """Write the timestamps of entries, with the values written before them, or the stored ones."""
         codec = self._codec
         rows: Rows = {}
+        values = {key: self._written.pop(key) if key in self._written else self[key] for key in stamps}
         for key, stamp in stamps.items():
-            value = self._written.pop(key) if key in self._written else self[key]
-            rows[codec.row(self._address, key)] = codec.encode(value, stamp)
-        self._table.write(self._address, rows)
+            rows[codec.row(self._address, key)] = codec.encode(values[key], stamp)
+        self._table.write_entries(self._address, TimedDict.of(values, dict(stamps)), rows)
 
     def read_stamp(self, key: Any, default: Any) -> Any:
         """Return the timestamp of an entry, or a default without the entry."""
-        data = self._data(key)
+        data = self._table.buffer.get(self._codec.row(self._address, key))
         return default if data is None else self._codec.stamp_of(data)
 
     def read_stamps(self) -> dict[Any, int]:
@@ -301,15 +457,15 @@ def create_ordered_table(
 ) -> OrderedTable[Any, Any, Any, Any]:
     """Return the table for a state's kind over the buffer of its space.
 
-    With a `memory`, entries of single values are cached in it where their type allows that.
+    With a `memory`, entries are cached in it where their types allow that.
     """
     match meta.kind:
         case _ if holds_timers(meta):
             return OrderedTimerTable(meta, key_groups, max_parallelism, buffer)
         case StateKind.LIST:
-            return ListTable(meta, key_groups, max_parallelism, buffer)
+            return ListTable(meta, key_groups, max_parallelism, buffer, memory)
         case StateKind.MAP:
-            return MapTable(meta, key_groups, max_parallelism, buffer)
+            return MapTable(meta, key_groups, max_parallelism, buffer, memory)
         case _ if memory is not None and weight_of(meta.value_serializer) is not None:
             return CachedValueTable(meta, key_groups, max_parallelism, buffer, memory)
         case _:

@@ -258,6 +258,7 @@ def test_large_values_count_with_their_size() -> None:
         (types.INT64, True),
         (nullable(types.FLOAT64), True),
         (accumulators_of({"n": nullable(types.INT64), "s": nullable(types.STRING)}), True),
+        (types.row_of({"at": types.TIMESTAMP, "day": nullable(types.DATE)}), True),
         (types.FLOAT32, False),
         (types.list_of(types.INT64), False),
         (types.tuple_of(types.INT64, types.list_of(types.INT64)), False),

@@ -6,15 +6,13 @@ entry leaves the cache.  Nothing is lost by that, since only a checkpoint makes 
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final, TypeAlias
 
-from keyedstate.backend.meta import StateMeta
-from keyedstate.types.weights import SLOT_BYTES, TUPLE_BYTES, Weight, weight_of
+from keyedstate.types.weights import Weight
 
 #: A key, or a namespace and a key.
 CacheKey: TypeAlias = Any
@@ -75,14 +73,15 @@ class EntryCache:
     """Two generations of entries: a use moves an entry to the younger one, the older one is dropped whole.
 
     For the owner thread of a table. `write` takes keys, their key groups and their cached values, and writes
-    the rows. Above `room` entries of `young`, `fit` has to be called.
+    the rows; a cache that is never dirty needs none. Above `room` entries of `young`, `fit` has to be called.
     """
 
     def __init__(
         self,
         memory: ObjectMemory,
-        meta: StateMeta,
-        write: Callable[[list[CacheKey], list[int], list[Any]], None],
+        keys: Weight,
+        values: Weight,
+        write: Callable[[list[CacheKey], list[int], list[Any]], None] | None = None,
     ) -> None:
         self._memory = memory
         self._write = write
@@ -94,22 +93,18 @@ class EntryCache:
         #: generation.
         self.dirty: dict[CacheKey, int] = {}
         self._old_bytes = 0
-        self.adopt(meta)
+        self.adopt(keys, values)
         memory.join(self)
         self.fit()
 
-    def adopt(self, meta: StateMeta) -> None:
-        """Weigh entries by the types of other serializers; for an empty cache."""
-        value = weight_of(meta.value_serializer)
-        assert value is not None, "values of this type must not be cached"
-        key = weight_of(meta.key_serializer) or Weight(TUPLE_BYTES, sys.getsizeof)
-        namespace = weight_of(meta.namespace_serializer) or Weight(TUPLE_BYTES + 8 * SLOT_BYTES)
-        self._fixed = _SLOTS + key.fixed + value.fixed + namespace.fixed
-        self._key, self._value = key.varying, value.varying
+    def adopt(self, keys: Weight, values: Weight) -> None:
+        """Weigh keys and values in another way; for an empty cache."""
+        self._fixed = _SLOTS + keys.fixed + values.fixed
+        self._key, self._value = keys.varying, values.varying
         #: Bytes of `young` beyond the fixed ones of each entry, and the number of its keys in them.
         self._varying = self._weighed = 0
         #: Whether values have to be weighed one by one.
-        self.weighs = value.varying is not None
+        self.weighs = values.varying is not None
 
     @property
     def used(self) -> int:
@@ -210,6 +205,7 @@ class EntryCache:
 
     def _write_some(self, keys: list[CacheKey]) -> None:
         if keys:
+            assert self._write is not None
             self._write(keys, list(map(self.dirty.__getitem__, keys)), self.peek_many(keys))
             if len(keys) == len(self.dirty):
                 self.dirty.clear()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
@@ -27,7 +28,7 @@ from keyedstate.ordered.table import ValueTable
 from keyedstate.ordered.tracked_addresses import PRESENT, TrackedKeys
 from keyedstate.ordered.write_buffer import WriteBuffer
 from keyedstate.types.scalars.namespaces import VoidSerializer
-from keyedstate.types.weights import weight_of
+from keyedstate.types.weights import SLOT_BYTES, TUPLE_BYTES, Weight, weight_of
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -52,7 +53,7 @@ class CachedValueTable(ValueTable[K, N, V]):
     ) -> None:
         self.tracked_keys = TrackedKeys()
         super().__init__(meta, key_groups, max_parallelism, buffer)
-        self.cache = EntryCache(memory, meta, self._write_rows)
+        self.cache = EntryCache(memory, *_weights_of(meta), self._write_rows)
 
     def adopt(self, meta: StateMeta) -> None:
         super().adopt(meta)
@@ -80,7 +81,7 @@ class CachedValueTable(ValueTable[K, N, V]):
         self.cache.clear()
         yield
         if weight_of(self._meta.value_serializer) is not None:
-            self.cache.adopt(self._meta)
+            self.cache.adopt(*_weights_of(self._meta))
 
     def successor(self) -> AnyStateTable:
         """Return a table without a cache where the type of values has become one that must not be cached."""
@@ -321,3 +322,12 @@ class CachedValueTable(ValueTable[K, N, V]):
 def _require_equal(groups: list[int], cached: list[CacheKey]) -> None:
     if len(groups) != len(cached):
         raise ValueError(f"{len(groups)} key groups and {len(cached)} keys; give one of each for every entry")
+
+
+def _weights_of(meta: StateMeta) -> tuple[Weight, Weight]:
+    """Return what the keys and the values of the cache weigh."""
+    value = weight_of(meta.value_serializer)
+    assert value is not None, "values of this type must not be cached"
+    key = weight_of(meta.key_serializer) or Weight(TUPLE_BYTES, sys.getsizeof)
+    namespace = weight_of(meta.namespace_serializer) or Weight(TUPLE_BYTES + 8 * SLOT_BYTES)
+    return Weight(key.fixed + namespace.fixed, key.varying), value
