@@ -111,6 +111,13 @@ class _GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
             return any(True for _ in self.buffer.scan(address))
         return found is not ABSENT_ENTRY
 
+    def look_up(self, address: bytes) -> bool:
+        """Return whether an address has an entry, and cache that it has none."""
+        exists = self._exists(address)
+        if not exists and self.cache is not None:
+            self.cache.add(address, ABSENT_ENTRY)
+        return exists
+
     def read(self, address: bytes) -> Any:
         if self.tracked.known(address) is False:
             return None
@@ -364,7 +371,7 @@ class StoredMap(MutableMapping[Any, Any]):
 
     def __bool__(self) -> bool:
         known = self._table.tracked.known(self._address)
-        return self._table.exist([self._address])[0] if known is None else known
+        return self._table.look_up(self._address) if known is None else known
 
     def copy(self) -> dict[Any, Any]:
         """Return the entries as a dict."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections import namedtuple
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import repeat
 from operator import itemgetter
 from typing import Any
@@ -26,6 +26,7 @@ from keyedstate.types.contract.composite import NUMPY_CODES, compose, restore_in
 from keyedstate.types.contract.record_code import all_of, value_checker
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
+from keyedstate.types.records.row_code import RowCode, row_code
 from keyedstate.types.records.structs import Default, StructSerializer, none_default
 
 _KIND_BITS = 2
@@ -125,7 +126,19 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
             return ValueTypeError.of(f"{self!r} (a Row)", value, way_out)
         return super().mismatch(value)
 
+    @cached_property
+    def _code(self) -> RowCode:
+        """What writes and reads rows; made when the first one is."""
+        loops = RowCode(self._serialize_fields, self._deserialize_fields)
+        return row_code(self.python_type, self.make, self.bare_serializers, bytes(self._mask_bytes), loops)
+
     def serialize(self, value: tuple[Any, ...], out: DataOutputView) -> None:
+        self._code.serialize(value, out)
+
+    def deserialize(self, source: DataInputView) -> tuple[Any, ...]:
+        return self._code.deserialize(source)  # type: ignore[no-any-return]
+
+    def _serialize_fields(self, value: tuple[Any, ...], out: DataOutputView) -> None:
         if value.__class__ is not self.python_type:
             raise self.mismatch(value)
         mask = 0
@@ -138,7 +151,7 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
             if part is not None:
                 bare.serialize(part, out)
 
-    def deserialize(self, source: DataInputView) -> tuple[Any, ...]:
+    def _deserialize_fields(self, source: DataInputView) -> tuple[Any, ...]:
         mask = int.from_bytes(source.read(self._mask_bytes), "big")
         if mask & (1 << self._padding) - 1 or mask >> self._mask_bytes * 8 - _KIND_BITS:
             raise source.corrupt("a row that is no insertion, or whose mask has more bits than it has fields")

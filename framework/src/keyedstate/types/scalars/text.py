@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 _UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 #: The first byte of a string by its length, where the length takes one byte.
-_SHORT_HEADS = [bytes((length + 1,)) for length in range(0x7F)]
+SHORT_STRING_HEADS = [bytes((length + 1,)) for length in range(0x7F)]
 #: The same as text with a character per byte, to build the bytes of many strings at once.
-SHORT_HEADS = [head.decode("latin-1") for head in _SHORT_HEADS]
+SHORT_HEADS = [head.decode("latin-1") for head in SHORT_STRING_HEADS]
 #: A UTF-16 unit of 16 bits takes up to three groups of seven bits.
 _UNIT_BYTES = 3
 _UUID_BYTES = 16
@@ -139,15 +139,15 @@ class StringSerializer(_TextSerializer[str]):
     )
 
     def to_bytes(self, value: str) -> bytes:
-        if value.__class__ is str and value.isascii() and len(value) < len(_SHORT_HEADS):
-            return _SHORT_HEADS[len(value)] + value.encode()
+        if value.__class__ is str and value.isascii() and len(value) < len(SHORT_STRING_HEADS):
+            return SHORT_STRING_HEADS[len(value)] + value.encode()
         return super().to_bytes(value)
 
     def to_bytes_many(self, values: Sequence[str]) -> list[bytes]:
         if not {str}.issuperset(map(type, values)):
             return super().to_bytes_many(values)
         if are_short(values):
-            return [_SHORT_HEADS[len(value)] + value.encode() for value in values]
+            return [SHORT_STRING_HEADS[len(value)] + value.encode() for value in values]
         return super().to_bytes_many(values)
 
     def from_bytes_many(self, data: Sequence[bytes]) -> list[str]:
