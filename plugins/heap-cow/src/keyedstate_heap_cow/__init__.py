@@ -12,6 +12,7 @@ try:
 except ImportError:
     COLUMNS = False
 else:
+    from keyedstate_heap_cow.before_images import FrozenArrays
     from keyedstate_heap_cow.column_snapshot import (
         Addresses,
         ColumnsChanges,
@@ -37,6 +38,7 @@ __all__ = [
     "ColumnsSnapshot",
     "CopyOnWriteColumns",
     "CopyOnWriteTable",
+    "FrozenArrays",
     "KeyBytes",
     "Keys",
     "MapsSnapshot",

@@ -12,6 +12,7 @@ import pyarrow as pa
 from keyedstate.backend import AddressBatch, Column, StateMeta, TableChanges, TableSnapshot
 from keyedstate.errors import ColumnSizeError
 from keyedstate.tables import ArrowEntryBatch, array_of, column_of
+from keyedstate_heap_cow.before_images import FrozenArrays
 from keyedstate_heap_cow.keybytes import KeyBytes
 
 Slots = npt.NDArray[np.int64]
@@ -128,31 +129,24 @@ class ByKeyGroup:
 
 
 class ColumnsSnapshot(TableSnapshot[Any, Any, Any]):
-    """The entries of a table when the snapshot was taken: its arrays, which the owner does not change.
+    """The entries of a table when the snapshot was taken.
 
     Parameters
     ----------
     addresses : Addresses
-    live : ndarray of uint8
-        The liveness of each entry; 0 for a removed one.
-    fields : sequence of Column
+    arrays : FrozenArrays
+        The liveness of each entry, 0 for a removed one; and of each field its values and where it has one.
     none : int
         The liveness of an entry whose value is None.
     release : callable
-        Tells the owner that the arrays may change.
+        Tells the owner that the arrays are read no more.
     """
 
     def __init__(
-        self,
-        addresses: Addresses,
-        live: npt.NDArray[np.uint8],
-        fields: Sequence[Column],
-        none: int,
-        release: Callable[[], None],
+        self, addresses: Addresses, arrays: FrozenArrays, none: int, release: Callable[[], None]
     ) -> None:
         self._addresses: Addresses | None = addresses
-        self._live = live
-        self._fields = fields
+        self._arrays = arrays
         self._none = none
         self._release = release
         self._entries: ByKeyGroup | None = None
@@ -160,13 +154,14 @@ class ColumnsSnapshot(TableSnapshot[Any, Any, Any]):
     def batches(self, key_group: int, size: int) -> Iterator[ArrowEntryBatch]:
         if self._entries is None and self._addresses is not None:
             # Not when the snapshot is taken: this looks at all entries.
-            slots = np.flatnonzero(self._live)
+            slots = self._arrays.where(lambda live: live != 0, [0])
             arrow_type = self._addresses.meta.value_serializer.arrow_type
+            which = range(1 + 2 * len(arrow_type))
 
             def values(indices: Slots) -> pa.Array:
-                chosen = slots[indices]
-                columns = [field.take(chosen) for field in self._fields]
-                return struct_of(arrow_type, columns, self._live[chosen] == self._none)
+                live, *fields = self._arrays.read(slots[indices], which)
+                columns = list(map(Column, fields[::2], fields[1::2]))
+                return struct_of(arrow_type, columns, live == self._none)
 
             self._entries = ByKeyGroup(self._addresses, slots, values)
         return iter(()) if self._entries is None else self._entries.batches(key_group, size)
@@ -176,8 +171,6 @@ class ColumnsSnapshot(TableSnapshot[Any, Any, Any]):
         release, self._release = self._release, lambda: None
         release()
         self._addresses = self._entries = None
-        self._fields = ()
-        self._live = np.empty(0, np.uint8)
 
 
 class ColumnsChanges(TableChanges[Any, Any, Any]):

@@ -25,6 +25,7 @@ from keyedstate.backend import (
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.tables import AddressVisitor, ArrowEntryBatch, column_dtype, is_numeric
 from keyedstate.types import VOID, AccumulatorsSerializer
+from keyedstate_heap_cow.before_images import FrozenArrays
 from keyedstate_heap_cow.column_snapshot import (
     Addresses,
     ColumnsChanges,
@@ -60,7 +61,7 @@ def fits(meta: StateMeta) -> bool:
 class CopyOnWriteColumns(
     EntryColumns[N], StateTable[K, N, V], ChangeTracking[K, N, V], ColumnTable[N], Generic[K, N, V]
 ):
-    """A table of columns: a snapshot keeps the arrays, and the owner continues with copies of them.
+    """A table of columns: a snapshot reads its arrays, and gets the former values of entries that change.
 
     A backend with two tiers of storage extends it (`EntryColumns.evict`, `EntryColumns.admit`).
 
@@ -82,6 +83,8 @@ class CopyOnWriteColumns(
 
     def replace_meta(self, meta: StateMeta) -> None:
         self._renumbering = None  # it copies the arrays of the former types
+        if self._images:
+            self._set_arrays([array.elements.copy() for array in self._arrays()])
         types = [field.type for field in meta.value_serializer.arrow_type]
         self._fields = [
             Column(field.values.astype(column_dtype(type_), copy=False), field.present)
@@ -219,7 +222,7 @@ class CopyOnWriteColumns(
         groups = np.full(len(batch), key_group, np.int32)
         codes, slots, _ = self._number(self._keys.encode(self._keys.columns(keys)), spaces, groups)
         restored: Slots = slots[codes]
-        self._own()
+        self._keep_images(restored)
         self._set(restored, *columns_of(values), BEFORE)
         return restored
 
@@ -239,11 +242,11 @@ class CopyOnWriteColumns(
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Take a snapshot: it refers to the arrays, whatever the number of entries."""
-        token, readers = object(), self._readers
-        readers.add(token)
-        return ColumnsSnapshot(
-            self._addresses(), self._live, tuple(self._fields), NONE, lambda: readers.discard(token)
-        )
+        return self._snapshot_of(self._freeze())
+
+    def _snapshot_of(self, arrays: FrozenArrays) -> ColumnsSnapshot:
+        images = self._images
+        return ColumnsSnapshot(self._addresses(), arrays, NONE, lambda: images.release(arrays))
 
     def _addresses(self) -> Addresses:
         return Addresses(

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from keyedstate.backend import Column, StateMeta
 from keyedstate.tables import check_ascending, column_dtype
+from keyedstate_heap_cow.before_images import BeforeImages, FrozenArrays
 from keyedstate_heap_cow.keybytes import KeyBytes, Keys
 from keyedstate_heap_cow.keyindex import KeyIndex
 from keyedstate_heap_cow.renumbering import NumberedArray, Numbering, Renumbering, flags_of, longer
@@ -33,8 +34,8 @@ BEFORE = -(2**62)
 class EntryColumns(Generic[N]):
     """The arrays of a table and what changed in them, epoch by epoch.
 
-    A snapshot keeps the arrays, and the owner continues with copies of them.  A backend with two tiers of
-    storage extends it: `evict` and `admit` move entries, which is no change.
+    A snapshot reads the arrays, and the owner keeps the values that it changes (`BeforeImages`).  A backend with
+    two tiers of storage extends it: `evict` and `admit` move entries, which is no change.
 
     Parameters
     ----------
@@ -61,13 +62,12 @@ class EntryColumns(Generic[N]):
         capacity = self._index.capacity
         #: The liveness of each entry: `GONE`, `PRESENT` or `NONE`.
         self._live = np.zeros(capacity, np.uint8)
-        #: The fields of the values.  These and `_live` never change while a snapshot keeps them.
+        #: The fields of the values.  Snapshots read these and `_live`: `_keep_images` precedes every change.
         self._fields = [
             Column(np.zeros(capacity, column_dtype(field.type)), np.zeros(capacity, np.bool_))
             for field in meta.value_serializer.arrow_type
         ]
-        #: Tokens of the snapshots that keep these arrays; a snapshot removes its own in any thread.
-        self._readers: set[object] = set()
+        self._images = BeforeImages()
         #: The epochs in which an entry was added, and changed last.
         self._born = np.full(capacity, BEFORE, np.int64)
         self._changed = np.full(capacity, BEFORE, np.int64)
@@ -129,7 +129,7 @@ class EntryColumns(Generic[N]):
         """Replace the arrays by others, which no snapshot keeps."""
         self._live, self._born, self._changed, *fields = arrays
         self._fields = list(map(Column, fields[::2], fields[1::2]))
-        self._readers = set()
+        self._images = BeforeImages()
 
     def _renumber_unused(self) -> None:
         """Continue to renumber, or begin where too many numbers have no entry."""
@@ -180,12 +180,17 @@ class EntryColumns(Generic[N]):
 
     # -- values ---------------------------------------------------------------------------------------------
 
-    def _own(self) -> None:
-        """Copy the arrays before a change where a snapshot keeps them."""
-        if self._readers:
-            self._live = self._live.copy()
-            self._fields = [Column(field.values.copy(), field.there.copy()) for field in self._fields]
-            self._readers = set()
+    def _shared(self) -> list[npt.NDArray[Any]]:
+        """Return the arrays that snapshots read: `_live`, and of each field its values and where it has one."""
+        return [self._live, *(array for field in self._fields for array in (field.values, field.there))]
+
+    def _freeze(self) -> FrozenArrays:
+        return self._images.freeze(self._shared(), self._index.count)
+
+    def _keep_images(self, slots: Slots) -> None:
+        """Keep what snapshots need of distinct entries before these change."""
+        if self._images:
+            self._images.keep(slots, self._shared())
 
     def live(self, slots: Slots) -> npt.NDArray[np.uint8]:
         """Return the liveness of entries: `GONE`, `PRESENT` or `NONE`."""
@@ -202,7 +207,7 @@ class EntryColumns(Generic[N]):
 
     def write(self, slots: Slots, columns: Sequence[Column], nones: Nones | None) -> None:
         """Write distinct entries; `nones` says which of them have the value None."""
-        self._own()
+        self._keep_images(slots)
         epoch = self._epoch
         self._set(slots, columns, nones, BEFORE if epoch is None else epoch)
         if epoch is not None:
@@ -230,7 +235,7 @@ class EntryColumns(Generic[N]):
         slots = slots[self._live[slots] != GONE]
         if not len(slots):
             return
-        self._own()
+        self._keep_images(slots)
         self._clear(slots)
         if self._epoch is not None:
             self._removed.setdefault(self._epoch, []).append((slots, self._born[slots]))
@@ -254,7 +259,7 @@ class EntryColumns(Generic[N]):
 
     def evict(self, slots: Slots) -> None:
         """Drop distinct existing entries from the arrays alone: another tier has them."""
-        self._own()
+        self._keep_images(slots)
         self._clear(slots)
         self.numbering += 1
 
@@ -271,7 +276,7 @@ class EntryColumns(Generic[N]):
         born, changed : ndarray of int64
             What the entries had in `epochs_of`, but `BEFORE` for changes that are forgotten.
         """
-        self._own()
+        self._keep_images(slots)
         self._set(slots, columns, nones, BEFORE)
         self._born[slots], self._changed[slots] = born, changed
         noted = changed != BEFORE

@@ -95,7 +95,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         self.rows = DiskRows(open_space())
         self._codec = ColumnRows(meta)
         self._noted = ChangedRows(self.rows)
-        #: The marks of each number; as `_live` it never changes while a snapshot keeps it.
+        #: The marks of each number; snapshots read it, as `_live`.
         self._marks = np.zeros(len(self._live), np.uint8)
         self._first = key_groups.start
         #: By key group the entries in memory, those only on disk, and the uses.
@@ -190,10 +190,8 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         *others, self._marks = arrays
         super()._set_arrays(others)
 
-    def _own(self) -> None:
-        if self._readers:
-            self._marks = self._marks.copy()
-        super()._own()
+    def _shared(self) -> list[npt.NDArray[Any]]:
+        return [*super()._shared(), self._marks]
 
     def _exchange(self, made: Numbering[N]) -> None:
         hand = int(np.count_nonzero(made.numbers[: self._hand] >= 0))
@@ -215,7 +213,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     def write(self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None) -> None:
         """Write distinct entries; `nones` says which of them have the value None."""
         if self._any_rows:
-            self._own()
+            self._keep_images(slots)
             marks = self._marks[slots] & ~np.uint8(_CLEAN)
             marks[self._changed[slots] != self._epoch] &= ~np.uint8(_NOTED)
             self._marks[slots] = marks
@@ -308,7 +306,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         if not len(slots):
             return
         self._noted.make_room()
-        self._own()
+        self._keep_images(slots)
         marks = self._marks[slots]
         born, changed = self.epochs_of(slots)
         changed = self._noted.needed(changed, BEFORE)

@@ -27,6 +27,8 @@ Tiered: TypeAlias = "TieredTable[Any, Any, Any] | TieredColumns[Any, Any, Any]"
 
 #: Entries of a step of an iteration.
 _STEP = 4096
+#: The places of arrays among those that snapshots read.
+_LIVENESS, _MARKS = 0, -1
 
 
 class TieredColumns(WalkedTiers[K, N, V], MovingColumns[K, N, V], RewritingTable):
@@ -91,15 +93,17 @@ class TieredColumns(WalkedTiers[K, N, V], MovingColumns[K, N, V], RewritingTable
     # -- snapshots and changes ----------------------------------------------------------------------------
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
-        memory = super().snapshot()
+        arrays = self._freeze()
+        memory = self._snapshot_of(arrays)
         if not self._away_count:
             return memory
-        live, marks = self._live, self._marks
         try:
             return TieredColumnsSnapshot(
                 memory,
                 self._addresses(),
-                lambda: np.flatnonzero((live != GONE) & (marks & STORED != 0)),
+                lambda: arrays.where(
+                    lambda live, marks: (live != GONE) & (marks & STORED != 0), [_LIVENESS, _MARKS]
+                ),
                 self._spilled,
                 ColumnRows(self._meta.duplicate()),
                 self.rows.copy(),
