@@ -10,6 +10,8 @@ Every measurement is a median over interleaved rounds, and a ratio to its floor 
 - bulk: each bulk method against the loop of single calls;
 - growth: the longest single put while a table grows, against the dict's;
 - synchronous, synchronous-large: the synchronous part of a snapshot in milliseconds, and copying the dict;
+- columns, columns-large: the memory of an entry of a table in columns, and how much longer the first change
+  after a snapshot takes than another one, against a copy of all columns;
 - files: entries per second of writing and restoring a snapshot, against writing the same columns with
   pyarrow, and against reading them with pyarrow and building a dict.
 """
@@ -28,6 +30,7 @@ from pathlib import Path
 from measuring import BACKENDS, Result
 from state_access import access, growth, synchronous
 from state_bulk import bulk_against_loops
+from state_columns import first_change
 from state_files import files
 from state_kinds import Sizes, kinds_against_plain
 
@@ -100,6 +103,8 @@ def main() -> None:
         "growth": [lambda: growth(arguments.grow, few)],
         "synchronous": [lambda: synchronous(entries, rounds, "at most 2 ms")],
         "synchronous-large": [lambda: synchronous(arguments.large, rounds, "at most 10 ms")],
+        "columns": [lambda: first_change(entries, rounds)],
+        "columns-large": [lambda: first_change(arguments.large, rounds)],
         "files": [lambda: files(entries, rounds)],
     }
     for unknown in set(arguments.only) - parts.keys():

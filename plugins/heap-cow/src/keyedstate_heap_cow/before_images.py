@@ -127,10 +127,14 @@ class BeforeImages:
             return
         if self._has_image is None:
             self._has_image = np.zeros(self._count, np.bool_)
-        slots = slots[slots < self._count]
-        slots = slots[~self._has_image[slots]]
+        if len(slots) and slots.max() >= self._count:
+            slots = slots[slots < self._count]
+        known = self._has_image.take(slots)
+        if known.any():
+            slots = slots[~known]
         if len(slots):
-            images = _Images(slots, [array[slots] for array in arrays])
+            # Faster than by an index.
+            images = _Images(slots, [array.take(slots) for array in arrays])
             for reader in readers:
                 reader.publish(images)
             self._has_image[slots] = True
