@@ -18,7 +18,7 @@ from keyedstate.murmur3 import key_groups as key_groups_of
 from keyedstate.state import ValueState
 
 #: The accumulators of `count` and of the `sum` of whole numbers.
-ACCUMULATORS = types.accumulators_of({"count": types.nullable(types.INT64), "sum": types.nullable(types.INT64)})
+ACCUMULATORS = types.accumulators_of(dict.fromkeys(["count", "sum"], types.nullable(types.INT64)))
 #: Keys that come in one call while a table is filled.
 _FILLED_TOGETHER = 100_000
 _CHANGED = (1_000, 100_000)

@@ -1,11 +1,11 @@
 """Arrays as they were at one time, for a reader in another thread, while their owner changes elements.
 
-Before the owner changes an element for the first time, it gives the old value to the readers: a before-image, as
-databases keep them.  The keys of a batch are spread over all entries, so copies of whole chunks would soon be copies
-of everything.  Images cost the owner as much as the change itself, whatever the number of entries.
+Before the owner changes an element for the first time, it gives the old value to the readers: a before-image,
+as databases keep them.  The keys of a batch are spread over all entries, so copies of whole chunks would soon
+be copies of everything.  Images cost the owner as much as the change itself, whatever the number of entries.
 
-There is no lock.  The owner publishes an image before the change.  The reader reads the elements first, and takes the
-published images after that.  An element that it read during or after a change has an image by then.
+There is no lock.  The owner publishes an image before the change.  The reader reads the elements first, and
+takes the published images after that.  An element that it read during or after a change has an image by then.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FrozenArrays:
         self._count = count
         #: Images that the owner has published and the reader has not taken.
         self._published: deque[_Images] = deque()
-        #: Which elements have an image, and the images at their places: memory is given out where it is written.
+        #: Which elements have an image, and the images at their places: memory is used where it is written.
         self._has_image: Flags | None = None
         self._images: list[Array] = []
 
@@ -84,8 +84,7 @@ class FrozenArrays:
             self._has_image = np.zeros(self._count, np.bool_)
         while self._published:
             slots, values = self._published.popleft()
-            # The owner numbers entries, and gives images, that came after these arrays were frozen.  And it gives
-            # other images after a later freeze.
+            # After a later freeze, the owner also gives images of newer elements, and further ones of others.
             first = slots < self._count
             first[first] = ~self._has_image[slots[first]]  # type: ignore[index]
             slots = slots[first]

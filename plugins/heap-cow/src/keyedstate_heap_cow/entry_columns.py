@@ -34,8 +34,8 @@ BEFORE = -(2**62)
 class EntryColumns(Generic[N]):
     """The arrays of a table and what changed in them, epoch by epoch.
 
-    A snapshot reads the arrays, and the owner keeps the values that it changes (`BeforeImages`).  A backend with
-    two tiers of storage extends it: `evict` and `admit` move entries, which is no change.
+    A snapshot reads the arrays, and the owner keeps the values that it changes (`BeforeImages`).  A backend
+    with two tiers of storage extends it: `evict` and `admit` move entries, which is no change.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class EntryColumns(Generic[N]):
     # -- values ---------------------------------------------------------------------------------------------
 
     def _shared(self) -> list[npt.NDArray[Any]]:
-        """Return the arrays that snapshots read: `_live`, and of each field its values and where it has one."""
+        """Return the arrays that snapshots read: `_live`, then of each field values and presence."""
         return [self._live, *(array for field in self._fields for array in (field.values, field.there))]
 
     def _freeze(self) -> FrozenArrays:
