@@ -74,6 +74,17 @@ WINDOWS = st.one_of(
 )
 
 
+PROCESSING_WINDOWS = st.one_of(
+    st.builds(lambda size: Tumbling.of(size, processing_time=True), st.integers(1, 12)),
+    st.builds(
+        lambda size, slide, offset: Sliding.of(size, slide, offset=offset % slide, processing_time=True),
+        st.integers(1, 12),
+        st.integers(2, 12),
+        st.integers(0, 12),
+    ),
+)
+
+
 def declared(assigner: Any, lateness: int) -> Any:
     windows = windowed(assigner, missing="side output").side_output_late_data()
     return windows.allowed_lateness(lateness)
@@ -123,6 +134,33 @@ def test_columns_and_rows_give_the_same(backend_name: str, assigner: Any, latene
                     job.end_epoch()
             assert aside(rows) == aside(columns)
             assert recorded(rows.take_outputs()) == recorded(columns.take_outputs())
+        assert rows.num_entries() == columns.num_entries() == 0
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(PROCESSING_WINDOWS, STEPS)
+def test_columns_and_rows_give_the_same_in_processing_time(
+    backend_name: str, assigner: Any, steps: Any
+) -> None:
+    """WIN-01, WIN-02 by the clock, with restarts."""
+    by_rows = windowed(assigner).aggregate_with(Statistics(), SUMS)
+    by_columns = windowed(assigner).aggregate(n=count(), total=sum_("v"), most=max_("v"))
+    arguments: Any = {"key": "user", "schema": SCHEMA, "output": OUTPUT, "backend": backend_name}
+    with Harness(by_rows, **arguments) as rows, Harness(by_columns, **arguments) as columns:
+        assert isinstance(columns.instances[0].function, WindowedAggregation)
+        for step in [*steps, 10_000]:
+            for job in (rows, columns):
+                if isinstance(step, list):
+                    job.process_all(step)
+                elif isinstance(step, int):
+                    job.advance_processing_time(max(step, 0))
+                elif step == "snapshot":
+                    job.restore(job.snapshot())
+                elif step == "rescale":
+                    job.rescale(3 - job.parallelism)
+                else:
+                    job.end_epoch()
+            assert sorted(map(repr, rows.take_outputs())) == sorted(map(repr, columns.take_outputs()))
         assert rows.num_entries() == columns.num_entries() == 0
 
 

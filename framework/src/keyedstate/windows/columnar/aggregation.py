@@ -1,8 +1,8 @@
-"""Declared aggregates of tumbling and sliding event-time windows, by columns.
+"""Declared aggregates of tumbling and sliding windows, by columns.
 
 Rows are assigned to windows with NumPy and reduced to one value for each key and window.  The state of a
-window takes one bulk call, and so do its timers.  The results are those of the window operator with an
-`EventTimeTrigger`, row by row, but for late rows: those of one batch make one late firing of their window.
+window takes one bulk call, and so do its timers.  The results are those of the window operator with the
+assigner's trigger, row by row, but for late rows: those of one batch make one late firing of their window.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.types import TIME_WINDOW, TimeWindow, infer, nullable
 from keyedstate.windows.columnar.function import ColumnarWindowFunction, Integers
 from keyedstate.windows.columnar.session_aggregation import SessionAggregation
-from keyedstate.windows.declaration.assigners import Sliding, Tumbling
+from keyedstate.windows.declaration.assigners import Sliding, Tumbling, WindowStagger
 from keyedstate.windows.declaration.contents import CONTENTS, AllRows
 from keyedstate.windows.declaration.definition import WindowDefinition
 from keyedstate.windows.declaration.sessions import Session
 from keyedstate.windows.declaration.skipped_rows import SkippedRows
-from keyedstate.windows.declaration.triggers import EventTimeTrigger
+from keyedstate.windows.declaration.triggers import EventTimeTrigger, ProcessingTimeTrigger
 from keyedstate.windows.row.process_function import WINDOW_END, WINDOW_START, WindowedFunction, WindowRow
 
 #: Windows are numbered by a table up to so many windows more than rows.
@@ -66,7 +66,7 @@ class DeclaredAggregation(KeyedFunction):
             function = _AggregatedRow(definition, aggregation, schema)
             windowed = WindowedFunction(definition, AllRows(), function, skipped)
             return windowed.for_rows(schema, key_columns, time_column)
-        if time_column is None:
+        if time_column is None and definition.assigner.is_event_time:
             raise MissingTimestampError(definition.assigner.name)
         if isinstance(definition.assigner, Session):
             return SessionAggregation(definition, aggregation, time_column, skipped)
@@ -82,21 +82,23 @@ class DeclaredAggregation(KeyedFunction):
 
 
 def by_columns(definition: WindowDefinition) -> bool:
-    """Return whether windows can be aggregated by columns: those of event time that fire at their end.
+    """Return whether windows can be aggregated by columns: those that fire at their end.
 
-    Not sessions whose gap a function takes from each row.
+    Not sessions in processing time, or whose gap a function takes from each row, and not staggered windows.
     """
     assigner = definition.assigner
-    return (
-        (type(assigner) in (Tumbling, Sliding) or (type(assigner) is Session and assigner.gap is not None))
-        and assigner.is_event_time
-        and type(definition.trigger) is EventTimeTrigger
-        and definition.evictor is None
-    )
+    if isinstance(assigner, Session):
+        aligned = assigner.gap is not None and assigner.is_event_time
+    else:
+        aligned = type(assigner) is Sliding or (
+            type(assigner) is Tumbling and assigner.stagger is WindowStagger.ALIGNED
+        )
+    at_end = EventTimeTrigger if assigner.is_event_time else ProcessingTimeTrigger
+    return aligned and type(definition.trigger) is at_end and definition.evictor is None
 
 
 class WindowedAggregation(ColumnarWindowFunction):
-    """Aggregates of aligned windows in event time; made by `DeclaredAggregation`."""
+    """Aggregates of aligned windows; made by `DeclaredAggregation`."""
 
     def __init__(self, definition: WindowDefinition, *given: Any) -> None:
         super().__init__(definition, *given)
@@ -104,6 +106,7 @@ class WindowedAggregation(ColumnarWindowFunction):
         assert isinstance(assigner, (Tumbling, Sliding))
         self._size, self._offset = assigner.size, assigner.offset
         self._slide = assigner.slide if isinstance(assigner, Sliding) else assigner.size
+        self._is_event_time = assigner.is_event_time
 
     def open(self, ctx: Context) -> None:
         descriptor = ValueState(CONTENTS, self._aggregation.accumulator_type)
@@ -112,10 +115,28 @@ class WindowedAggregation(ColumnarWindowFunction):
 
     # -- rows ---------------------------------------------------------------------------------------------
 
+    def process_batch(self, batch: KeyedBatch, ctx: Context) -> Iterator[pa.RecordBatch]:
+        if self._is_event_time:
+            yield from super().process_batch(batch, ctx)
+        else:
+            times = np.full(len(batch), ctx.timer_service.current_processing_time)
+            yield from self._add(batch, np.arange(len(batch)), times, ctx)
+
+    def _passed(self, ctx: Context) -> int:
+        """Return the last millisecond of the windows that are over."""
+        return ctx.watermark if self._is_event_time else ctx.timer_service.current_processing_time - 1
+
+    def _fire_at(self, time: int, keys: list[Any], groups: npt.NDArray[np.int32], ctx: Context) -> None:
+        timers = ctx.timer_service
+        if self._is_event_time:
+            timers.register_event_time_timers(keys, time, groups)
+        else:
+            timers.register_processing_time_timers(keys, time, groups)
+
     def _add(
         self, batch: KeyedBatch, rows: Integers, times: Integers, ctx: Context
     ) -> Iterator[pa.RecordBatch]:
-        rows, starts, late = self._assigned(times, rows, ctx.watermark)
+        rows, starts, late = self._assigned(times, rows, self._passed(ctx))
         self._put_late(batch.rows, late, ctx)
         if len(rows):
             yield from self._add_to(batch, rows, starts, ctx)
@@ -165,12 +186,12 @@ class WindowedAggregation(ColumnarWindowFunction):
             window = TimeWindow(start, start + self._size)
             self._contents.set_namespace(window)
             now = self._aggregation.merge(some_keys, groups, in_window)
-            end, timers = window.max_timestamp, ctx.timer_service
-            if end > ctx.watermark:
-                timers.register_event_time_timers(some_keys, end, groups)
+            end, passed = window.max_timestamp, self._passed(ctx)
+            if end > passed:
+                self._fire_at(end, some_keys, groups, ctx)
             if self._lateness and end + self._lateness < END_OF_TIME:
-                timers.register_event_time_timers(some_keys, end + self._lateness, groups)
-            if end <= ctx.watermark:
+                self._fire_at(end + self._lateness, some_keys, groups, ctx)
+            if end <= passed:
                 found = [column.take(pa.array(some)) for column in pairs.key_columns[:-1]]
                 yield from self._ended(start, found, self._aggregation.results(now))
 
@@ -193,15 +214,16 @@ class WindowedAggregation(ColumnarWindowFunction):
         of = which[entries.first_rows]
         order = np.argsort(of, kind="stable")
         bounds = np.searchsorted(of[order], np.arange(len(windows) + 1)).tolist()
+        passed = self._passed(ctx)
         for window, first, end in zip(windows, bounds, bounds[1:], strict=False):
             some = order[first:end]
             last = window.max_timestamp
-            if last > ctx.watermark:
+            if last > passed:
                 # An entry that existed before has its timer already.
                 self._register(pairs, some[new[some]], last, ctx)
             if self._lateness and last + self._lateness < END_OF_TIME:
                 self._register(pairs, some, last + self._lateness, ctx)
-            if last <= ctx.watermark:
+            if last <= passed:
                 found = [column.take(pa.array(some)) for column in pairs.key_columns]
                 results = self._aggregation.results_of([part.take(some) for part in now])
                 yield from self._ended(window.start, found, results)
@@ -220,7 +242,7 @@ class WindowedAggregation(ColumnarWindowFunction):
     def _register(self, pairs: GroupedRows, some: Integers, time: int, ctx: Context) -> None:
         if len(some):
             keys = keys_of([column.take(pa.array(some)) for column in pairs.key_columns])
-            ctx.timer_service.register_event_time_timers(keys, time, pairs.key_groups[some])
+            self._fire_at(time, keys, pairs.key_groups[some], ctx)
 
     # -- timers -------------------------------------------------------------------------------------------
 

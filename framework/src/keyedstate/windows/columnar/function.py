@@ -28,7 +28,7 @@ _YEARS = -62_135_596_800_000, 253_402_300_799_999
 
 
 class ColumnarWindowFunction(VectorizedProcessFunction):
-    """Aggregates of windows in event time, by columns; made by `DeclaredAggregation`."""
+    """Aggregates of windows, by columns; made by `DeclaredAggregation`."""
 
     batch_rows = Aggregation.batch_rows
     batch_bytes = Aggregation.batch_bytes
@@ -37,7 +37,7 @@ class ColumnarWindowFunction(VectorizedProcessFunction):
         self,
         definition: WindowDefinition,
         aggregation: Aggregation,
-        time_column: str,
+        time_column: str | None,
         skipped: SkippedRows,
     ) -> None:
         self._assigner_name = definition.assigner.name
@@ -53,6 +53,7 @@ class ColumnarWindowFunction(VectorizedProcessFunction):
         self._main = pa.schema([*fields[:keys], *bounds, *fields[keys:]])
 
     def process_batch(self, batch: KeyedBatch, ctx: Context) -> Iterator[pa.RecordBatch]:
+        assert self._time_column is not None, "or the windows would not be in event time"
         times, missing = event_time_array(batch.column(self._time_column))
         rows: Integers = np.arange(len(times))
         if missing is not None:
