@@ -128,3 +128,26 @@ def test_an_error_while_numbers_change_leaves_all_entries_as_they_were(
     write(range(350), 3)
     assert content(table) == model
     instance.close()
+
+
+@pytest.mark.parametrize("backend", ["heap-cow", "spillable"])
+def test_changes_are_tracked_over_any_distance_of_epochs(tmp_path: Path, backend: str) -> None:
+    """The stamps of entries are of 32 bits, until an epoch needs more."""
+    instance = open_instance(backend, tmp_path, key_groups=KEY_GROUPS, max_parallelism=16)
+    table: Any = instance.table(SUMS)
+    addresses = [(KEY_GROUPS.start, key, 0) for key in range(100)]
+    table.put(*addresses[0], (0,))
+    epochs = [-(2**61), -(2**61) + 2**31 - 2, -(2**61) + 2**31 - 1, 5, 2**61]
+    for place, epoch in enumerate(epochs, 1):
+        table.begin_epoch(epoch)
+        table.put(*addresses[place], (epoch,))
+        table.remove(*addresses[place - 1])
+        if isinstance(table, SpillableTable):
+            table.spill(KEY_GROUPS.start, 100)
+        captured = table.changes_since(epoch - 1)
+        assert changed(captured) == ({addresses[place]: (epoch,)}, {addresses[place - 1]})
+        captured.release()
+    captured = table.changes_since(epochs[1])
+    assert changed(captured) == ({addresses[5]: (2**61,)}, {addresses[2]})
+    captured.release()
+    instance.close()

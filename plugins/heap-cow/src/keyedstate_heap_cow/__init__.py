@@ -23,7 +23,7 @@ else:
     from keyedstate_heap_cow.columntable import CopyOnWriteColumns, fits
     from keyedstate_heap_cow.entry_columns import BEFORE, GONE, NONE, PRESENT, Slots
     from keyedstate_heap_cow.keybytes import KeyBytes, Keys
-    from keyedstate_heap_cow.renumbering import NumberedArray, Numbering, flags_of
+    from keyedstate_heap_cow.renumbering import Numbering, flags_of
 
     COLUMNS = True
 
@@ -42,7 +42,6 @@ __all__ = [
     "KeyBytes",
     "Keys",
     "MapsSnapshot",
-    "NumberedArray",
     "Numbering",
     "Slots",
     "columns_of",

@@ -33,7 +33,7 @@ from keyedstate_heap_cow.column_snapshot import (
     columns_of,
     struct_of,
 )
-from keyedstate_heap_cow.entry_columns import BEFORE, GONE, NONE, PRESENT, EntryColumns, Slots
+from keyedstate_heap_cow.entry_columns import GONE, NONE, PRESENT, EntryColumns, Slots
 from keyedstate_heap_cow.keybytes import Keys, has_bytes
 
 K = TypeVar("K")
@@ -84,7 +84,7 @@ class CopyOnWriteColumns(
     def replace_meta(self, meta: StateMeta) -> None:
         self._renumbering = None  # it copies the arrays of the former types
         if self._images:
-            self._set_arrays([array.elements.copy() for array in self._arrays()])
+            self._set_arrays([array.copy() for array in self._arrays()])
         types = [field.type for field in meta.value_serializer.arrow_type]
         self._fields = [
             Column(field.values.astype(column_dtype(type_), copy=False), field.present)
@@ -223,7 +223,8 @@ class CopyOnWriteColumns(
         codes, slots, _ = self._number(self._keys.encode(self._keys.columns(keys)), spaces, groups)
         restored: Slots = slots[codes]
         self._keep_images(restored)
-        self._set(restored, *columns_of(values), BEFORE)
+        self._set(restored, *columns_of(values))
+        self._born[restored] = 0
         return restored
 
     # -- all entries --------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from keyedstate.tables import check_ascending, column_dtype
 from keyedstate_heap_cow.before_images import BeforeImages, FrozenArrays
 from keyedstate_heap_cow.keybytes import KeyBytes, Keys
 from keyedstate_heap_cow.keyindex import KeyIndex
-from keyedstate_heap_cow.renumbering import NumberedArray, Numbering, Renumbering, flags_of, longer
+from keyedstate_heap_cow.renumbering import Flags, Numbering, Renumbering, flags_of, longer
 
 N = TypeVar("N")
 
@@ -68,9 +68,10 @@ class EntryColumns(Generic[N]):
             for field in meta.value_serializer.arrow_type
         ]
         self._images = BeforeImages()
-        #: The epochs in which an entry was added, and changed last.
-        self._born = np.full(capacity, BEFORE, np.int64)
-        self._changed = np.full(capacity, BEFORE, np.int64)
+        #: The epochs in which an entry was added, and changed last: 1 is `_first_epoch`, and 0 is `BEFORE`.
+        self._born = np.zeros(capacity, np.int32)
+        self._changed = np.zeros(capacity, np.int32)
+        self._first_epoch = 0
         self._count = 0
         #: Numbers without an entry.
         self._gone = 0
@@ -115,15 +116,12 @@ class EntryColumns(Generic[N]):
         """Make the arrays as long as the index; new elements say that there is no entry."""
         capacity = self._index.capacity
         if capacity > len(self._live):
-            self._set_arrays([longer(array, capacity, missing) for array, missing in self._arrays()])
+            self._set_arrays([longer(array, capacity) for array in self._arrays()])
 
-    def _arrays(self) -> list[NumberedArray]:
-        """Return the arrays with an element for each number."""
-        arrays = [NumberedArray(self._live), NumberedArray(self._born, BEFORE)]
-        arrays.append(NumberedArray(self._changed, BEFORE))
-        for field in self._fields:
-            arrays += [NumberedArray(field.values), NumberedArray(field.there)]
-        return arrays
+    def _arrays(self) -> list[npt.NDArray[Any]]:
+        """Return the arrays with an element for each number, which is 0 where there is no entry."""
+        fields = [array for field in self._fields for array in (field.values, field.there)]
+        return [self._live, self._born, self._changed, *fields]
 
     def _set_arrays(self, arrays: list[npt.NDArray[Any]]) -> None:
         """Replace the arrays by others, which no snapshot keeps."""
@@ -208,23 +206,22 @@ class EntryColumns(Generic[N]):
     def write(self, slots: Slots, columns: Sequence[Column], nones: Nones | None) -> None:
         """Write distinct entries; `nones` says which of them have the value None."""
         self._keep_images(slots)
-        epoch = self._epoch
-        self._set(slots, columns, nones, BEFORE if epoch is None else epoch)
-        if epoch is not None:
-            fresh = slots[self._changed[slots] != epoch]
+        self._set(slots, columns, nones)
+        if self._epoch is not None:
+            fresh = slots[~self._changed_now(slots)]
             if len(fresh):
-                self._changed[fresh] = epoch
-                self._written.setdefault(epoch, []).append(fresh)
+                self._changed[fresh] = self._stamp
+                self._written.setdefault(self._epoch, []).append(fresh)
 
-    def _set(self, slots: Slots, columns: Sequence[Column], nones: Nones | None, epoch: int) -> Slots:
-        """Set the values of entries; returns those that are new, and born in an epoch."""
+    def _set(self, slots: Slots, columns: Sequence[Column], nones: Nones | None) -> Slots:
+        """Set the values of entries; returns those that are new, and born in the running epoch."""
         self._note_changed(slots)
         for field, column in zip(self._fields, columns, strict=True):
             field.values[slots] = column.values
             field.there[slots] = True if column.present is None else column.present
         new: Slots = slots[self._live[slots] == GONE]
         if len(new):
-            self._born[new] = epoch
+            self._born[new] = self._stamp
             self._count += len(new)
             self._gone -= len(new)
         self._live[slots] = PRESENT if nones is None else np.where(nones, NONE, PRESENT)
@@ -238,9 +235,9 @@ class EntryColumns(Generic[N]):
         self._keep_images(slots)
         self._clear(slots)
         if self._epoch is not None:
-            self._removed.setdefault(self._epoch, []).append((slots, self._born[slots]))
+            self._removed.setdefault(self._epoch, []).append((slots, self._epochs(self._born[slots])))
             # If it is added again within the epoch, it counts as written again.
-            self._changed[slots] = BEFORE
+            self._changed[slots] = 0
 
     def _note_changed(self, slots: Slots) -> None:
         """Note entries that an operation changes, where a renumbering may have copied them before."""
@@ -277,8 +274,9 @@ class EntryColumns(Generic[N]):
             What the entries had in `epochs_of`, but `BEFORE` for changes that are forgotten.
         """
         self._keep_images(slots)
-        self._set(slots, columns, nones, BEFORE)
-        self._born[slots], self._changed[slots] = born, changed
+        self._set(slots, columns, nones)
+        for stamps, epochs in ((self._born, born), (self._changed, changed)):
+            stamps[slots] = np.where(epochs == BEFORE, 0, epochs - (self._first_epoch - 1))
         noted = changed != BEFORE
         if noted.any():
             for epoch in np.unique(changed[noted]).tolist():
@@ -286,14 +284,34 @@ class EntryColumns(Generic[N]):
 
     def epochs_of(self, slots: Slots) -> tuple[Slots, Slots]:
         """Return the epochs in which entries were added, and changed last; `BEFORE` the first one."""
-        return self._born[slots], self._changed[slots]
+        return self._epochs(self._born[slots]), self._epochs(self._changed[slots])
+
+    def _epochs(self, stamps: npt.NDArray[Any]) -> Slots:
+        """Return the epochs that elements of `_born` or `_changed` mean."""
+        return np.where(stamps == 0, BEFORE, stamps + np.int64(self._first_epoch - 1))
+
+    @property
+    def _stamp(self) -> int:
+        """What `_born` and `_changed` have for the running epoch."""
+        return 0 if self._epoch is None else self._epoch - self._first_epoch + 1
+
+    def _changed_now(self, slots: Slots) -> Flags:
+        """Return which entries were changed in the running epoch."""
+        changed: Flags = self._changed[slots] == self._stamp
+        # Without an epoch it is the stamp of all.
+        return changed & (self._epoch is not None)
 
     # -- changes --------------------------------------------------------------------------------------------
 
     def begin_epoch(self, epoch: int) -> None:
         """Count every change from now on as one of an epoch (`ChangeTracking.begin_epoch`)."""
         check_ascending(epoch, self._epoch)
+        if self._epoch is None:
+            self._first_epoch = epoch
         self._epoch = epoch
+        if self._stamp > np.iinfo(self._changed.dtype).max:
+            self._renumbering = None  # it copies into arrays of the former width
+            self._born, self._changed = self._born.astype(np.int64), self._changed.astype(np.int64)
 
     def _changed_since(self, epoch: int) -> tuple[Slots, Slots]:
         """Return the entries that were written after an epoch and exist, and those that were removed."""

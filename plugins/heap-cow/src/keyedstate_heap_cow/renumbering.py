@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,6 @@ N = TypeVar("N")
 
 Slots = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
-
-
-class NumberedArray(NamedTuple):
-    """An array with an element for each number, and what it has for numbers without an entry."""
-
-    elements: npt.NDArray[Any]
-    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,8 @@ class Renumbering(Generic[N]):
         About how many entries are kept.
     tracked : ndarray of bool
         Which numbers are kept although their entries were removed.
-    arrays : sequence of NumberedArray
+    arrays : sequence of ndarray
+        Each has 0 for numbers without an entry.
     """
 
     def __init__(
@@ -69,13 +63,13 @@ class Renumbering(Generic[N]):
         spaces: list[N],
         entries: int,
         tracked: Flags,
-        arrays: Sequence[NumberedArray],
+        arrays: Sequence[npt.NDArray[Any]],
     ) -> None:
         self._old = index
         self._old_spaces = spaces
         self._new = KeyIndex(entries + entries // 2, index.used * entries // max(index.count, 1))
         # Memory of zeros is given out when it is written, slice by slice.
-        self._arrays = [np.zeros(self._new.capacity, array.elements.dtype) for array in arrays]
+        self._arrays = [np.zeros(self._new.capacity, array.dtype) for array in arrays]
         self._spaces: list[N] = []
         #: The new number of each old namespace, or -1.
         self._space_numbers = np.empty(0, np.int32)
@@ -91,14 +85,14 @@ class Renumbering(Generic[N]):
         # More than there are new ones, so that it ends.
         return self._position, min(self._position + size + 2 * grown, self._count)
 
-    def copy(self, exist: Flags, arrays: Sequence[NumberedArray], changed: Sequence[Slots]) -> None:
+    def copy(self, exist: Flags, arrays: Sequence[npt.NDArray[Any]], changed: Sequence[Slots]) -> None:
         """Copy the next entries, and those elements again that have changed.
 
         Parameters
         ----------
         exist : ndarray of bool
             For each number from the position on whether it has an entry.
-        arrays : sequence of NumberedArray
+        arrays : sequence of ndarray
         changed : sequence of ndarray of int64
             Numbers whose elements have changed since the last call.
         """
@@ -110,24 +104,21 @@ class Renumbering(Generic[N]):
         self._add(np.flatnonzero(kept) + self._position, arrays)
         self._position += len(exist)
 
-    def finish(self, kept: Flags, arrays: Sequence[NumberedArray]) -> Numbering[N]:
+    def finish(self, kept: Flags, arrays: Sequence[npt.NDArray[Any]]) -> Numbering[N]:
         """Copy those entries that must be kept and were not when the copy passed them.
 
         Parameters
         ----------
         kept : ndarray of bool
             For each old number whether its entry must be kept.
-        arrays : sequence of NumberedArray
+        arrays : sequence of ndarray
             Without changes since the last call of `copy`.
         """
         self._add(np.flatnonzero(kept & (self._numbers[: len(kept)] == 0)), arrays)
-        for made, array in zip(self._arrays, arrays, strict=True):
-            if array.missing:
-                made[self._new.count :] = array.missing
         self._new.continue_calls(self._old)
         return Numbering(self._new, self._spaces, self._arrays, self._numbers[: len(kept)] - 1)
 
-    def _add(self, slots: Slots, arrays: Sequence[NumberedArray]) -> None:
+    def _add(self, slots: Slots, arrays: Sequence[npt.NDArray[Any]]) -> None:
         spaces = self._old.entries["space"][slots]
         missing = len(self._old_spaces) - len(self._space_numbers)
         if missing:
@@ -143,21 +134,24 @@ class Renumbering(Generic[N]):
         self._numbers[slots] = np.arange(start + 1, self._new.count + 1)
         self._arrays = [longer(made, self._new.capacity) for made in self._arrays]
         for made, array in zip(self._arrays, arrays, strict=True):
-            made[start : self._new.count] = array.elements[slots]
+            made[start : self._new.count] = array[slots]
 
-    def _copy_again(self, slots: Slots, arrays: Sequence[NumberedArray]) -> None:
+    def _copy_again(self, slots: Slots, arrays: Sequence[npt.NDArray[Any]]) -> None:
         slots = slots[slots < len(self._numbers)]
         numbers = self._numbers[slots]
         copied = numbers > 0
         slots, numbers = slots[copied], numbers[copied] - 1
         for made, array in zip(self._arrays, arrays, strict=True):
-            made[numbers] = array.elements[slots]
+            made[numbers] = array[slots]
 
 
-def longer(array: npt.NDArray[Any], length: int, missing: int = 0) -> npt.NDArray[Any]:
-    """Return an array of at least a length, with what is missing at its end."""
-    more = length - len(array)
-    return array if more <= 0 else np.concatenate([array, np.full(more, missing, array.dtype)])
+def longer(array: npt.NDArray[Any], length: int) -> npt.NDArray[Any]:
+    """Return an array of at least a length, with zeros at its end, whose memory is not used yet."""
+    if len(array) >= length:
+        return array
+    made = np.zeros(length, array.dtype)
+    made[: len(array)] = array
+    return made
 
 
 def flags_of(count: int, parts: Iterable[Slots]) -> Flags:

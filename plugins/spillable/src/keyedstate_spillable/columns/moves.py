@@ -32,7 +32,6 @@ from keyedstate_heap_cow import (
     GONE,
     CopyOnWriteColumns,
     Keys,
-    NumberedArray,
     Numbering,
     Slots,
     flags_of,
@@ -183,8 +182,8 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
 
     # -- arrays -------------------------------------------------------------------------------------------
 
-    def _arrays(self) -> list[NumberedArray]:
-        return [*super()._arrays(), NumberedArray(self._marks)]
+    def _arrays(self) -> list[npt.NDArray[Any]]:
+        return [*super()._arrays(), self._marks]
 
     def _set_arrays(self, arrays: list[npt.NDArray[Any]]) -> None:
         *others, self._marks = arrays
@@ -202,10 +201,8 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
             # An entry that came back is noted again.
             self._written[epoch] = [np.flatnonzero(flags_of(self._index.count, written))]
 
-    def _set(
-        self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None, epoch: int
-    ) -> Slots:
-        new = super()._set(slots, columns, nones, epoch)
+    def _set(self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None) -> Slots:
+        new = super()._set(slots, columns, nones)
         if len(new):
             self._held += self._by_group(new)
         return new
@@ -215,7 +212,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         if self._any_rows:
             self._keep_images(slots)
             marks = self._marks[slots] & ~np.uint8(_CLEAN)
-            marks[self._changed[slots] != self._epoch] &= ~np.uint8(_NOTED)
+            marks[~self._changed_now(slots)] &= ~np.uint8(_NOTED)
             self._marks[slots] = marks
         super().write(slots, columns, nones)
 
