@@ -26,7 +26,6 @@ from keyedstate.aggregates import (
     sum_,
 )
 from keyedstate.errors import (
-    ConnectedFramesError,
     InvalidAggregateError,
     InvalidRankingError,
     RowKindError,
@@ -310,7 +309,7 @@ def test_a_smaller_number_of_ranks_deletes_the_others() -> None:
         (lambda rows: rows.aggregate(kind=count()), InvalidAggregateError, "named as the row kinds"),
         (lambda rows: rows.window(Tumbling.of(5)), RowKindError, r"window\(\) takes no row back"),
         (lambda rows: rows.deduplicate(), RowKindError, "takes no row back"),
-        (lambda rows: connect(rows, rows), ConnectedFramesError, "row kinds of its own"),
+        (lambda rows: connect(rows, rows, rows).join(), RowKindError, "two inputs takes no row back"),
     ],
 )
 def test_an_operator_that_takes_no_row_back_refuses_row_kinds(declare: Any, error: Any, message: str) -> None:

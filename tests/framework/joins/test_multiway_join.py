@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from keyedstate import local
 from keyedstate.errors import InvalidJoinError, UnboundedStateWarning
-from keyedstate.joins.multiway import multiway_join
+from keyedstate.joins.by_key.declaration import multiway_join
 from keyedstate.state import Ttl, TtlClock
 from keyedstate.testing import Harness, Input
 from keyedstate.time import EventTime
@@ -77,7 +77,7 @@ def test_a_join_with_another_number_of_inputs_keeps_the_rows_that_live(before, a
         time = EventTime("at")
         schema = "k string, n long, at timestamp"
         return Harness(
-            multiway_join(inputs, "inner", Ttl.of(100, clock=TtlClock.EVENT_TIME), "drop", "fail"),
+            multiway_join(inputs, "inner", Ttl.of(100, clock=TtlClock.EVENT_TIME), "drop", "fail", None),
             key="k",
             schema=schema,
             event_time=time,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from contextlib import closing
 
 import pytest
 
-from keyedstate import keyed
+from keyedstate import connect, keyed
 from keyedstate.aggregates import count, max_, mean
-from keyedstate.errors import InvalidAggregateError, RowKindError
+from keyedstate.errors import InvalidAggregateError, InvalidJoinError, RowKindError
 from keyedstate.sinks import UpsertSink
 
 
@@ -70,3 +71,22 @@ def test_a_batch_frame_has_row_kinds_and_a_wrong_column_of_them_is_refused(spark
         keyed(frame, "k", row_kind="kind").aggregate(total=mean("v"), row_kind="K")
     with pytest.raises(RowKindError, match="takes no row back"):
         keyed(frame, "k", row_kind="kind").top_n(1, by="v")
+
+
+def test_a_batch_join_takes_rows_back(spark):
+    changing = spark.createDataFrame(
+        [("a", 1, "+I"), ("b", 2, "+I"), ("a", 1, "-D")], "k string, v int, kind string"
+    ).coalesce(1)
+    names = spark.createDataFrame([("a", "Ann"), ("b", "Bob")], "id string, name string")
+    joined = connect(keyed(names, "id"), keyed(changing, "k", row_kind="KIND")).join("left")
+    assert joined.schema.simpleString() == "struct<id:string,name:string,v:int,kind:string>"
+    assert not joined.schema["kind"].nullable
+    net = Counter()
+    for *row, kind in joined.collect():
+        net[tuple(row)] += 1 if kind == "+I" else -1
+    assert +net == Counter({("a", "Ann", None): 1, ("b", "Bob", 2): 1})
+    assert min(net.values()) == 0
+    with pytest.raises(RowKindError, match="takes no row back"):
+        connect(keyed(names, "id"), keyed(names, "id"), keyed(changing, "k", row_kind="kind")).join()
+    with pytest.raises(InvalidJoinError, match="'ID' cannot be used: two columns"):
+        connect(keyed(names, "id"), keyed(changing, "k")).join(row_kind="ID")

@@ -16,6 +16,7 @@ from keyedstate.murmur3 import key_groups
 from keyedstate.runtime.event_time import is_event_time
 from keyedstate.runtime.functions.connected_inputs import ConnectedInput
 from keyedstate.runtime.grouping import key_serializer_for
+from keyedstate.runtime.row_kinds import check_row_kind
 from keyedstate.time import EventTime
 from keyedstate.types import TypeSerializer
 
@@ -31,6 +32,8 @@ class KeyedColumns:
     key : str or sequence of str
         Columns, or fields of structs as ``"place.city"``, which become columns, ``city``, as on Spark.
     event_time : EventTime or None
+    row_kind : str, optional
+        The column of row kinds, where rows may take earlier ones back.
 
     Attributes
     ----------
@@ -40,13 +43,20 @@ class KeyedColumns:
     key_columns : tuple of str
     key_types : list of pyarrow.DataType
     event_time : EventTime or None
+    row_kind : str or None
 
     Raises
     ------
-    KeyColumnError, EventTimeError
+    KeyColumnError, EventTimeError, RowKindError
     """
 
-    def __init__(self, schema: pa.Schema, key: str | Sequence[str], event_time: EventTime | None) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema,
+        key: str | Sequence[str],
+        event_time: EventTime | None,
+        row_kind: str | None = None,
+    ) -> None:
         self.given_schema = schema
         paths = _key_paths(schema, key)
         self.key_columns = tuple(paths)
@@ -56,6 +66,9 @@ class KeyedColumns:
         self.event_time = event_time
         if event_time is not None:
             _check_time_column(self.schema, event_time)
+        self.row_kind = row_kind
+        if row_kind is not None:
+            check_row_kind(row_kind, {field.name: str(field.type) for field in self.schema})
         self.key_types = [_key_type(self.schema.field(name)) for name in self.key_columns]
 
     @property
@@ -71,7 +84,7 @@ class KeyedColumns:
     @property
     def as_connected(self) -> ConnectedInput:
         """These columns as one of several inputs."""
-        return ConnectedInput(self.schema, self.key_columns, self.time_column)
+        return ConnectedInput(self.schema, self.key_columns, self.time_column, self.row_kind)
 
     def with_key_columns(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return rows with a column for each part of the key."""

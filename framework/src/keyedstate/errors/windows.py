@@ -45,7 +45,8 @@ class RowKindError(KeyedStateError, ValueError):
     reason: str
     message = (
         "The row kinds in the column {column!r} cannot be used: {reason}. Row kinds are written by "
-        "aggregate(row_kind=...) and top_n(row_kind=...), and read by keyed(row_kind=...).aggregate(...)."
+        "aggregate(), top_n() and join() with row_kind=, and read by the aggregate() and join() of "
+        "keyed(row_kind=...)."
     )
 
 

@@ -74,6 +74,13 @@ class WindowColumn:
     name: str
 
 
+@dataclass(frozen=True)
+class RowKindColumn:
+    """An output column with row kinds, strings without nulls."""
+
+    name: str
+
+
 def has_null(key: Any, *, compound: bool) -> bool:
     """Return whether a key, or a part of a compound one, is null and so equals no other."""
     return key is None or (compound and None in key)
@@ -88,7 +95,7 @@ def joined_columns(
     """Return the columns of joined rows: the key's, the others of the left input, the others of the right.
 
     A name on both sides other than the key's, or equal to one of the key's, gets the prefix ``left_`` or
-    ``right_``.  A semi or anti join has no columns of the right input.
+    ``right_``.  A semi or anti join has no columns of the right input.  Row kinds of an input are left out.
 
     Parameters
     ----------
@@ -111,7 +118,7 @@ def joined_columns(
         [
             JoinedColumn(name, side, place, optional)
             for place, name in enumerate(input_.schema.names)
-            if name not in input_.key_columns
+            if name not in input_.key_columns and name != input_.row_kind
         ]
         for side, (input_, optional) in enumerate(((first, keeps_right), (second, keeps_left)))
     ]
@@ -125,7 +132,7 @@ def joined_columns(
             replace(column, name=prefix + column.name) if fold(column.name) in common else column
             for column in side
         ]
-    _refuse_equal_names(keys, fold)
+    refuse_equal_names(keys, fold)
     return keys
 
 
@@ -146,11 +153,11 @@ def several_joined_columns(inputs: ConnectedInputs, fold: Fold = lambda name: na
         for name in names:
             shown = name if uses[fold(name)] == 1 else f"{ordinal(number)}_{name}"
             made.append(JoinedColumn(shown, number, schema.names.index(name)))
-    _refuse_equal_names(made, fold)
+    refuse_equal_names(made, fold)
     return made
 
 
-def _refuse_equal_names(columns: Sequence[JoinedColumn], fold: Fold) -> None:
+def refuse_equal_names(columns: Sequence[JoinedColumn | RowKindColumn], fold: Fold) -> None:
     """Raise `InvalidJoinError` where a name with its prefix is that of another column."""
     seen = set()
     for column in columns:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from keyedstate.durations import Duration
 from keyedstate.errors import InvalidJoinError, UnboundedStateWarning
 from keyedstate.joins.bounds import Bound
+from keyedstate.joins.by_key.declaration import join, multiway_join
+from keyedstate.joins.by_key.multiway import MultiwayJoinFunction
 from keyedstate.joins.interval_builder import IntervalJoin
 from keyedstate.joins.join_function import JoinFunction
-from keyedstate.joins.multiway import MultiwayJoinFunction, multiway_join
-from keyedstate.joins.regular import join
 from keyedstate.joins.versioned import versioned_join
 from keyedstate.joins.window_builder import WindowedInputs
 from keyedstate.state import Ttl
@@ -79,6 +80,7 @@ class JoinableInputs(ABC, Generic[T]):
         ttl: Ttl | None = None,
         late: str = "drop",
         missing: str = "fail",
+        row_kind: str | None = None,
     ) -> T:
         """Join rows by key alone: ``join("left", ttl=Ttl.of("1 day", clock=TtlClock.EVENT_TIME))``.
 
@@ -95,38 +97,48 @@ class JoinableInputs(ABC, Generic[T]):
         ttl : Ttl, optional
             How long a row lives: after its event time by the watermark, or by the clock after it came.
             Without it rows live until the end of a batch.  In a stream they live for ever then, so only
-            inner and semi joins may leave it out.
+            inner and semi joins, and those with row kinds, may leave it out.
         late : {"drop", "side output"}, optional
             What happens to rows whose life in event time is over when they come.  The side outputs are
             named ``late_left`` and ``late_right``.
         missing : {"fail", "drop", "side output"}, optional
             What happens to rows without an event time, if they live by the watermark.  The side outputs are
             named ``missing_left`` and ``missing_right``.
+        row_kind : str, optional
+            A further output column, with row kinds: the join then emits how its result changes.  A row
+            without a match comes out with nulls at once (``+I``), and is taken back (``-D``) when it meets
+            one.  The end of a life changes nothing.  Joins of inputs that have row kinds have such results in
+            any case, by default under the name in the first of these.  Their rows ``-U`` and ``-D`` take
+            joined rows back.
 
         Returns
         -------
         DataFrame or ResultStream
-            The key columns, the others of the left input and the others of the right one.  A name that both
-            have gets a prefix: ``left_time``, ``right_time``; of more than two inputs ``first_time``,
-            ``second_time`` and so on.
+            The key columns, the others of the left input and the others of the right one, and the row kinds
+            where they are wanted.  A name that both have gets a prefix: ``left_time``, ``right_time``; of
+            more than two inputs ``first_time``, ``second_time`` and so on.
 
         Raises
         ------
         InvalidJoinError
+        RowKindError
+            For more than two inputs, if rows may take others back.
 
         Warns
         -----
         UnboundedStateWarning
-            For an inner or semi join of streams without `ttl`.
+            For a join of streams without `ttl`, unless rows of all may be taken back.
         """
         function: JoinFunction
         if self._count > 2:
-            function, keeps = multiway_join(self._count, how, ttl, late, missing), False
+            function = multiway_join(self._count, how, ttl, late, missing, row_kind)
+            waits = False
         else:
-            function = join(how, ttl=ttl, late=late, missing=missing)
-            keeps = any(function.how.keeps)
-        if ttl is None and self._keeps_state:
-            if keeps:
+            row_kind = next(filter(None, (row_kind, *self._row_kinds)), None)
+            function = join(how, ttl=ttl, late=late, missing=missing, row_kind=row_kind)
+            waits = row_kind is None and any(function.how.keeps)
+        if ttl is None and self._keeps_state and None in self._row_kinds:
+            if waits:
                 raise InvalidJoinError(
                     f"the {how} join",
                     "a row without a match is emitted at the end of its life, and without a time to live "
@@ -203,6 +215,11 @@ class JoinableInputs(ABC, Generic[T]):
     @abstractmethod
     def _count(self) -> int:
         """The number of inputs."""
+
+    @property
+    @abstractmethod
+    def _row_kinds(self) -> Sequence[str | None]:
+        """The column of row kinds of each input; None where rows are only added."""
 
     @abstractmethod
     def _run_join(self, function: JoinFunction, declared: object) -> T:

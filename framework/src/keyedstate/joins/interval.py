@@ -120,6 +120,8 @@ class JoinedRow(ProcessJoinFunction):
 class IntervalJoinFunction(JoinFunction):
     """Joins rows of two inputs by their key and their event times; made by `interval_join`."""
 
+    _declared_by = "interval_join()"
+
     def __init__(
         self,
         interval: Interval,

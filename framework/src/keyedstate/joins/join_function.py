@@ -12,9 +12,10 @@ from keyedstate.errors import (
     InvalidFunctionError,
     InvalidJoinError,
     MissingTimestampError,
+    RowKindError,
     SideOutputNameError,
 )
-from keyedstate.joins.columns import Fold, JoinedColumn, WindowColumn, has_null
+from keyedstate.joins.columns import Fold, JoinedColumn, RowKindColumn, WindowColumn, has_null
 from keyedstate.runtime.event_time import DROP, FAIL, LATE, MISSING, TIMELESS
 from keyedstate.runtime.functions.builder import missing_policy
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs, KeyedCoProcessFunction
@@ -67,6 +68,11 @@ class JoinFunction(KeyedCoProcessFunction):
         What is done with a row without event time: FAIL, DROP or MISSING of `keyedstate.runtime.event_time`.
     """
 
+    #: Whether rows of the inputs may take earlier ones back; else inputs with row kinds are refused.
+    takes_rows_back = False
+    #: The method that declares the join, for the error about such an input.
+    _declared_by = ""
+
     side_inputs = MappingProxyType({LATE_LEFT: 0, MISSING_LEFT: 0, LATE_RIGHT: 1, MISSING_RIGHT: 1})
 
     def __init__(self, side_outputs: Mapping[str, Any], missing: str) -> None:
@@ -78,11 +84,14 @@ class JoinFunction(KeyedCoProcessFunction):
     @abstractmethod
     def output_columns(
         self, inputs: ConnectedInputs, fold: Fold
-    ) -> Sequence[JoinedColumn | WindowColumn] | None:
+    ) -> Sequence[JoinedColumn | RowKindColumn | WindowColumn] | None:
         """Return the columns of the output; None where a user's function makes the rows."""
 
     def _bound(self, inputs: ConnectedInputs) -> Self:
-        """Return a copy for rows of these columns."""
+        """Return a copy for rows of these columns; raises `RowKindError` where it cannot take rows back."""
+        kinds = [each.row_kind for each in inputs.inputs if each.row_kind is not None]
+        if kinds and not self.takes_rows_back:
+            raise RowKindError(kinds[0], f"{self._declared_by} takes no row back")
         bound = copy.copy(self)
         bound._inputs = inputs
         bound._compound_key = len(inputs.first.key_columns) > 1
@@ -98,7 +107,7 @@ class JoinFunction(KeyedCoProcessFunction):
             )
 
     def _row_types(self) -> list[tuple[str, TypeSerializer[Any]]]:
-        """Return the name of each side and the type of its rows."""
+        """Return the name of each side and the type of its kept rows."""
         return [(LEFT, infer(self._known.first.schema)), (RIGHT, infer(self._known.second.schema))]
 
     @property

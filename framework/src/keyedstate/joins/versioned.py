@@ -32,6 +32,8 @@ class VersionedJoinFunction(JoinFunction):
     `deleted` is the boolean column of the right input that is true where a version ends its key.
     """
 
+    _declared_by = "versioned_join()"
+
     def __init__(
         self, how: JoinType, deleted: str | None, side_outputs: Mapping[str, Any], missing: str
     ) -> None:

@@ -132,6 +132,8 @@ class WindowedJoinFunction(WindowsOfKeys, JoinFunction):
     `how` is the type of the join, or `function` what is called with the rows of a window.
     """
 
+    _declared_by = "window()"
+
     def __init__(
         self,
         definition: WindowDefinition,

@@ -50,6 +50,15 @@ def taken_back(name: str, kinds: pa.Array) -> Flags:
     return np.isin(known.to_numpy(), (_BEFORE, _DELETE))
 
 
+def takes_back(name: str, kind: object) -> bool:
+    """Return whether a row of a kind takes an earlier row back; raises `RowKindError` for no row kind."""
+    if kind in (INSERT, UPDATE_AFTER):
+        return False
+    if kind in (UPDATE_BEFORE, DELETE):
+        return True
+    raise wrong_kind(name, kind)
+
+
 def wrong_kind(name: str, value: object) -> RowKindError:
     """Return the error for a row whose row kind is none."""
     return RowKindError(name, f"a row has {value!r}, and the kinds are {', '.join(ROW_KINDS)}")

@@ -9,7 +9,7 @@ import pyarrow as pa
 from keyedstate.columns.connected import ConnectedColumns
 from keyedstate.columns.declared import output_schema
 from keyedstate.errors import ConnectedFramesError, EventTimeError
-from keyedstate.joins import JoinFunction, WindowColumn
+from keyedstate.joins import JoinFunction, RowKindColumn, WindowColumn
 from keyedstate.joins.inputs import JoinableInputs
 from keyedstate.local.run.plan import OperatorInputs, OperatorPlan
 from keyedstate.local.streams.keyed import KeyedStream
@@ -56,8 +56,6 @@ def connect(
                 raise ConnectedFramesError(f"the {number} one has {what} of its own; give it to connect()")
         if stream._read.broadcast is not None:
             raise ConnectedFramesError(f"the {number} one has a broadcast input of its own; leave it out")
-        if stream._row_kind is not None:
-            raise ConnectedFramesError(f"the {number} one has row kinds of its own; leave them out")
     inputs = tuple(each for stream in streams for each in stream._read.inputs)
     ConnectedColumns(*(each.columns for each in inputs))
     lacking = [place for place, each in enumerate(inputs) if each.columns.event_time is None]
@@ -100,6 +98,10 @@ class ConnectedStreams(JoinableInputs[ResultStream]):
     def _count(self) -> int:
         return len(self._read.inputs)
 
+    @property
+    def _row_kinds(self) -> list[str | None]:
+        return [each.columns.row_kind for each in self._read.inputs]
+
     def _run_join(self, function: JoinFunction, declared: object) -> ResultStream:
         sides = [each.columns for each in self._read.inputs]
         made = function.output_columns(ConnectedColumns(*sides).inputs, lambda name: name)
@@ -109,6 +111,9 @@ class ConnectedStreams(JoinableInputs[ResultStream]):
         for each in made:
             if isinstance(each, WindowColumn):
                 fields.append(pa.field(each.name, pa.timestamp("us", "UTC")))
+                continue
+            if isinstance(each, RowKindColumn):
+                fields.append(pa.field(each.name, pa.string(), nullable=False))
                 continue
             field = sides[each.side].schema.field(each.place).with_name(each.name)
             fields.append(field.with_nullable(field.nullable or each.optional))

@@ -27,7 +27,6 @@ from keyedstate.local.streams.result import ResultStream
 from keyedstate.ranking import RankableRows
 from keyedstate.ranking.deduplication import RowsFunction
 from keyedstate.runtime import KeyedFunction
-from keyedstate.runtime.row_kinds import check_row_kind
 from keyedstate.state import Ttl
 from keyedstate.time import EventTime
 from keyedstate.windows import WINDOW_END, WINDOW_START, WindowAssigner, Windowed, WindowOutput
@@ -63,8 +62,8 @@ def keyed(
         Event time and watermark of the rows: ``EventTime("ts", delay="10 minutes")``.
     row_kind : str, optional
         The column of strings that says what each row does to a result that changes: ``+I`` and ``+U`` add it,
-        ``-U`` and ``-D`` take an equal one back.  `aggregate` understands it; a process function sees a
-        column like any other.
+        ``-U`` and ``-D`` take an equal one back.  `aggregate` and joins by key understand it; a process
+        function sees a column like any other.
 
     Raises
     ------
@@ -82,18 +81,15 @@ def keyed(
             "the last operator decides about all of them",
             "Call drain() on the last result.",
         )
-    columns = KeyedColumns(schema_as_spark_reads(source.schema), names, event_time)
-    if row_kind is not None:
-        check_row_kind(row_kind, {field.name: str(field.type) for field in columns.schema})
-    return KeyedStream(OperatorInputs((Input(source, columns),), uid, config), row_kind)
+    columns = KeyedColumns(schema_as_spark_reads(source.schema), names, event_time, row_kind)
+    return KeyedStream(OperatorInputs((Input(source, columns),), uid, config))
 
 
 class KeyedStream(RankableRows[ResultStream]):
     """Rows that have keys; made by `keyed`."""
 
-    def __init__(self, read: OperatorInputs, row_kind: str | None = None) -> None:
+    def __init__(self, read: OperatorInputs) -> None:
         self._read = read
-        self._row_kind = row_kind
 
     def broadcast(self, rows: object) -> KeyedStream:
         """Give every row of a second, small input to the function, before the first row of a key.
@@ -120,7 +116,7 @@ class KeyedStream(RankableRows[ResultStream]):
             )
         if isinstance(rows, ResultStream):
             raise BroadcastFrameError("it is the result of an operator; run that one first, with to_table()")
-        return KeyedStream(replace(self._read, broadcast=source_of(rows)), self._row_kind)
+        return KeyedStream(replace(self._read, broadcast=source_of(rows)))
 
     def process(self, function: KeyedFunction, schema: object) -> ResultStream:
         """Run a process function over the rows of each key; nothing runs until the result is read.
@@ -189,7 +185,7 @@ class KeyedStream(RankableRows[ResultStream]):
         columns = self._read.inputs[0].columns
         chosen = over_columns(all_aggregates(aggregates, named), columns.schema.names)
         types = dict(zip(columns.schema.names, columns.schema.types, strict=True))
-        function = aggregation(columns.key_columns, types, chosen, ttl, (self._row_kind, row_kind))
+        function = aggregation(columns.key_columns, types, chosen, ttl, (columns.row_kind, row_kind))
         return self.process(function, function.output)
 
     def running(
@@ -260,9 +256,10 @@ class KeyedStream(RankableRows[ResultStream]):
 
     def _only_added(self, operator: str) -> KeyedColumns:
         """Return the columns; raises `RowKindError` where a row may take another one back."""
-        if self._row_kind is not None:
-            raise RowKindError(self._row_kind, f"{operator} takes no row back")
-        return self._read.inputs[0].columns
+        columns = self._read.inputs[0].columns
+        if columns.row_kind is not None:
+            raise RowKindError(columns.row_kind, f"{operator} takes no row back")
+        return columns
 
     def _ranked(self, function: RowsFunction) -> ResultStream:
         columns = self._only_added("deduplicate() or top_n()")

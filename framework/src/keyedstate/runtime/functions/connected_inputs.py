@@ -7,7 +7,7 @@ fields of one struct column, which is null in rows of the other inputs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -60,6 +60,16 @@ class ConnectedInput:
     key_columns: tuple[str, ...]
     #: The one with the event time of its rows.
     time_column: str | None
+    #: The one with the row kinds, where rows may take earlier ones back.
+    row_kind: str | None = None
+
+    @property
+    def without_row_kind(self) -> ConnectedInput:
+        """The input without its column of row kinds."""
+        if self.row_kind is None:
+            return self
+        schema = self.schema.remove(self.schema.names.index(self.row_kind))
+        return replace(self, schema=schema, row_kind=None)
 
     @property
     def carried(self) -> tuple[int, ...]:
@@ -100,6 +110,11 @@ class ConnectedInputs:
     def names(self) -> tuple[str, ...]:
         """The names of the inputs."""
         return input_names(len(self.inputs))
+
+    @property
+    def without_row_kinds(self) -> ConnectedInputs:
+        """The inputs without their columns of row kinds."""
+        return ConnectedInputs(tuple(each.without_row_kind for each in self.inputs))
 
     @property
     def have_event_time(self) -> bool:

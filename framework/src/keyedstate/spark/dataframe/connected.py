@@ -126,6 +126,10 @@ class ConnectedFrame(JoinableInputs[DataFrame]):
     def _count(self) -> int:
         return len(self._sides)
 
+    @property
+    def _row_kinds(self) -> list[str | None]:
+        return [side.row_kind for side in self._sides]
+
     def _run_join(self, function: JoinFunction, declared: object) -> DataFrame:
         frames = [side.df for side in self._sides]
         return self.process(function, join_output_type(frames, self._inputs(), declared, function))
@@ -147,6 +151,7 @@ class ConnectedFrame(JoinableInputs[DataFrame]):
                     _arrow_schema(side.df, ordinal(number)),
                     tuple(side.key_columns),
                     side.event_times[0].column if side.event_times else None,
+                    side.row_kind,
                 )
                 for number, side in enumerate(self._sides)
             )
@@ -161,12 +166,10 @@ def _check_plain(which: str, rows: KeyedRows) -> None:
         "a heartbeat": rows.interval_ms,
         "an end": rows.end_file,
         "a broadcast DataFrame": rows.broadcast,
-        "row kinds": rows.row_kind,
     }
     for what, value in given.items():
         if value is not None:
-            of_rows = value is rows.broadcast or value is rows.row_kind
-            way_out = "leave it out" if of_rows else "give it to connect()"
+            way_out = "leave it out" if value is rows.broadcast else "give it to connect()"
             raise ConnectedFramesError(f"the {which} one has {what} of its own; {way_out}")
 
 

@@ -72,8 +72,8 @@ def keyed(
         ``df.withWatermark(...)``; a batch DataFrame needs an `EventTime`, because Spark drops its watermark.
     row_kind : str, optional
         The column of strings that says what each row does to a result that changes: ``+I`` and ``+U`` add it,
-        ``-U`` and ``-D`` take an equal one back.  `aggregate` understands it; a process function sees a
-        column like any other.
+        ``-U`` and ``-D`` take an equal one back.  `aggregate` and joins by key understand it; a process
+        function sees a column like any other.
     end : {"fire"}, optional
         What happens after all input of ``trigger(availableNow=True)``: with ``"fire"`` all windows and timers
         of event time fire in a further micro-batch, as at the end of Flink's bounded sources.  By default

@@ -7,9 +7,9 @@ from functools import partial
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructField, StructType, TimestampType
+from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from keyedstate.joins import JoinFunction, WindowColumn
+from keyedstate.joins import JoinFunction, RowKindColumn, WindowColumn
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.schema import distinct, folded, parse_output, to_arrow
@@ -56,6 +56,9 @@ def join_output_type(
     for each in made:
         if isinstance(each, WindowColumn):
             columns.add(StructField(each.name, TimestampType()))
+            continue
+        if isinstance(each, RowKindColumn):
+            columns.add(StructField(each.name, StringType(), nullable=False))
             continue
         field = frames[each.side].schema.fields[each.place]
         columns.add(StructField(each.name, field.dataType, field.nullable or each.optional))

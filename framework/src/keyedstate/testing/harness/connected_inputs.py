@@ -29,11 +29,14 @@ class Input:
         The key columns, with the types of those of the first input.
     event_time : EventTime or None
         All inputs have one, or none.
+    row_kind : str or None
+        The column of row kinds, as in ``keyed(df, "user", row_kind="kind")``.
     """
 
     schema: object
     key: str | Sequence[str]
     event_time: EventTime | None = None
+    row_kind: str | None = None
 
 
 class ConnectedInputRows:
@@ -65,7 +68,9 @@ class ConnectedInputRows:
         self._inputs = [first]
         for number, other in enumerate(others):
             argument = f"further[{number - 1}]" if number else "second"
-            self._inputs.append(KeyedInputRows(other.schema, other.key, other.event_time, argument=argument))
+            self._inputs.append(
+                KeyedInputRows(other.schema, other.key, other.event_time, other.row_kind, argument)
+            )
             try:
                 self._columns = ConnectedColumns(*(each.columns for each in self._inputs))
             except ConnectedFramesError as error:

@@ -55,6 +55,8 @@ class Harness(HarnessOutputs):
     event_time : EventTime, optional
         The event time of the rows, as in ``keyed(df, "user", event_time=EventTime("ts", "10 minutes"))``.
         With a delay the watermark follows when an epoch ends; without one only `advance_watermark` moves it.
+    row_kind : str, optional
+        The column of row kinds of the first of several inputs, as in ``keyed(df, "user", row_kind="kind")``.
     broadcast : str, mapping, pyarrow.Schema or StructType, optional
         The columns of the broadcast side, if the function has one.
     second : Input, optional
@@ -102,6 +104,7 @@ class Harness(HarnessOutputs):
         schema: object,
         output: object,
         event_time: EventTime | None = None,
+        row_kind: str | None = None,
         broadcast: object = None,
         second: Input | None = None,
         further: Sequence[Input] = (),
@@ -114,7 +117,7 @@ class Harness(HarnessOutputs):
     ) -> None:
         if max_parallelism is None:
             max_parallelism = DEFAULT_MAX_PARALLELISM if restore is None else restore.max_parallelism
-        first = KeyedInputRows(schema, key, event_time)
+        first = KeyedInputRows(schema, key, event_time, row_kind)
         if second is None and further:
             raise HarnessSettingError("further", "was given without a second input", "Give second=, too.")
         self._rows = first if second is None else ConnectedInputRows(first, (second, *further))

@@ -100,11 +100,12 @@ class KeyedInputRows(InputRows):
         declared: object,
         key: str | Sequence[str],
         event_time: EventTime | None,
+        row_kind: str | None = None,
         argument: str = "schema",
     ) -> None:
         super().__init__(declared, argument)
         try:
-            self.columns = KeyedColumns(self._checked.schema, key, event_time)
+            self.columns = KeyedColumns(self._checked.schema, key, event_time, row_kind)
         except (KeyColumnError, EventTimeError) as error:
             of_key = isinstance(error, KeyColumnError)
             raise HarnessSchemaError("key" if of_key else "event_time", error.reason) from error

@@ -2,29 +2,27 @@
 
 A row is kept for its time to live, by the watermark or by the clock; then a timer removes it.  A pair is
 emitted when its second row comes.  Where the join keeps rows without a match, such a row is emitted when it
-is removed.  So no emitted row is ever retracted, other than in Flink's regular join.
+is removed.  So no emitted row is ever retracted; `keyedstate.joins.by_key.changing` has the join that does.
+
+The namespace of a timer is twice the row's number, plus one for a right row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
-from keyedstate.errors import InvalidJoinError
-from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, JoinType, joined_columns
-from keyedstate.joins.join_function import NULL_KEY, JoinFunction, declared_side_outputs
+from keyedstate.joins.by_key.key_join import KeyJoinFunction
+from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, joined_columns
+from keyedstate.joins.join_function import NULL_KEY
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
-from keyedstate.state import MapState, StateDescriptor, Ttl, TtlClock, ValueState
-from keyedstate.state.clock import END_OF_TIME
+from keyedstate.state import MapState, StateDescriptor, ValueState
 from keyedstate.time import Timer
 from keyedstate.types import BOOLEAN, INT64, tuple_of
 
-#: The timer service of the ends of rows.  The namespace is twice the row's number, plus one for a right row.
-TIMERS = "join"
 _NUMBER = itemgetter(0)
-_NO_TTL = END_OF_TIME
 
 
 class _Side:
@@ -41,26 +39,10 @@ class _Side:
         return sorted(self.rows.items(), key=_NUMBER)
 
 
-class RegularJoinFunction(JoinFunction):
-    """Joins rows of two inputs by their key alone; made by `keyedstate.joins.join`."""
+class RegularJoinFunction(KeyJoinFunction):
+    """Joins rows of two inputs by their key alone, with final rows; made by `keyedstate.joins.join`."""
 
-    def __init__(self, how: JoinType, ttl: Ttl | None, side_outputs: Mapping[str, Any], missing: str) -> None:
-        super().__init__(side_outputs, missing)
-        self.how = how
-        self._ttl = ttl
-        self._by_watermark = ttl is not None and ttl.clock is TtlClock.EVENT_TIME
-
-    def for_inputs(self, inputs: ConnectedInputs) -> RegularJoinFunction:
-        """Return the function for rows of these columns.
-
-        Raises
-        ------
-        InvalidJoinError
-            Where they have no event times, and rows live by the watermark.
-        """
-        if self._by_watermark:
-            self._need_event_time(inputs, "the time to live of the join", "it is in event time")
-        return self._bound(inputs)
+    _declared_by = "join() without row_kind="
 
     def output_columns(self, inputs: ConnectedInputs, fold: Fold) -> list[JoinedColumn]:
         return joined_columns(inputs, fold, self.how)
@@ -82,7 +64,7 @@ class RegularJoinFunction(JoinFunction):
             _Side(right, of_right=True, keeps=keeps_right),
         )
         self._joined = JoinedRows(self._inputs)
-        self._timers = ctx._timers.service(TIMERS, self, INT64)
+        self._register_timers(ctx)
 
     def process1(self, row: Any, ctx: Context) -> Iterable[Any] | None:
         return self._process(row, ctx, *self._sides)
@@ -97,7 +79,7 @@ class RegularJoinFunction(JoinFunction):
             return None
         if self._null_in_key(ctx):
             if mine.keeps:
-                return [self._alone(row, mine)]
+                return [self._alone(row, of_right=mine.of_right)]
             ctx._dropped[NULL_KEY] += 1
             return None
         if not self.how.of_pairs:
@@ -140,21 +122,6 @@ class RegularJoinFunction(JoinFunction):
 
     # -- the life of a row --------------------------------------------------------------------------------
 
-    def _end_of(self, row: Any, ctx: Context, of_right: bool) -> int | None:
-        """Return when a row is removed; None where it has been set aside."""
-        if self._ttl is None:
-            return _NO_TTL
-        if not self._by_watermark:
-            return min(self._timers.current_processing_time + self._ttl.ms, END_OF_TIME)
-        time = self._time_of(row, ctx, of_right)
-        if time is None:
-            return None
-        end = min(time + self._ttl.ms, END_OF_TIME)
-        if end <= self._timers.current_watermark:
-            self._set_late_aside(row, ctx, of_right)
-            return None
-        return end
-
     def _keep(self, side: _Side, end: int, matched: bool, row: Any) -> None:
         number = self._next.value() or 0
         self._next.update(number + 1)
@@ -169,15 +136,7 @@ class RegularJoinFunction(JoinFunction):
     def _forget(self, side: _Side, number: int, end: int) -> None:
         """Remove a row before its end."""
         side.rows.remove(number)
-        namespace = 2 * number + side.of_right
-        # A run before this one may have had the other clock.
-        self._timers.delete_event_time_timer(namespace, end)
-        self._timers.delete_processing_time_timer(namespace, end)
-
-    def _alone(self, row: Any, side: _Side) -> tuple[Any, ...]:
-        if not self.how.of_pairs:
-            return self._joined.of_left(row)
-        return self._joined.alone(row, of_right=side.of_right)
+        self._delete_timers(2 * number + side.of_right, end)
 
     def _on_timer(self, timer: Timer) -> Iterable[Any] | None:
         """Remove a row at its end, and emit it where it has found no match."""
@@ -190,52 +149,4 @@ class RegularJoinFunction(JoinFunction):
         if all(each.rows.is_empty() for each in self._sides):
             self._next.clear()
         _, matched, row = kept
-        return None if matched or not side.keeps else [self._alone(row, side)]
-
-    on_event_time = on_processing_time = _on_timer
-
-
-def checked_ttl(ttl: Ttl | None) -> Ttl | None:
-    """Return the time to live of the rows of a join; raises `InvalidJoinError`."""
-    if ttl is None:
-        return None
-    if not isinstance(ttl, Ttl):
-        raise InvalidJoinError(f"ttl={ttl!r}", "it is no time to live", "Give ttl=Ttl.of('1 day').")
-    if ttl != Ttl(ttl.ms, clock=ttl.clock):
-        raise InvalidJoinError(
-            f"the time to live of {ttl}",
-            "a timer removes each row of a join, and its life begins once",
-            "Give a duration and a clock alone, as in Ttl.of('1 day', clock=TtlClock.EVENT_TIME).",
-        )
-    return ttl
-
-
-def join(
-    how: str = "inner", *, ttl: Ttl | None = None, late: str = "drop", missing: str = "fail"
-) -> RegularJoinFunction:
-    """Declare a join by key without Spark; the result is a function of two inputs, for a test harness.
-
-    Parameters
-    ----------
-    how : {"inner", "left", "right", "full", "semi", "anti"}, optional
-    ttl : Ttl, optional
-        How long a row lives: after its event time by the watermark, or by the clock after it came.  Without
-        it rows live until the end of the input.
-    late : {"drop", "side output"}, optional
-        What happens to rows whose life in event time is over when they come.
-    missing : {"fail", "drop", "side output"}, optional
-        What happens to rows without an event time, if they live by the watermark.
-
-    Raises
-    ------
-    InvalidJoinError
-    """
-    chosen, ttl = JoinType.of(how), checked_ttl(ttl)
-    sides, policy = declared_side_outputs(late, missing)
-    if sides and (ttl is None or ttl.clock is not TtlClock.EVENT_TIME):
-        raise InvalidJoinError(
-            f"the side output {min(sides)!r}",
-            "rows that live by the clock, or for ever, are never late and need no event time",
-            "Leave it out, or give a time to live with clock=TtlClock.EVENT_TIME.",
-        )
-    return RegularJoinFunction(chosen, ttl, sides, policy)
+        return None if matched or not side.keeps else [self._alone(row, of_right=side.of_right)]

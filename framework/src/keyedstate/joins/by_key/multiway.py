@@ -12,12 +12,10 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from keyedstate.errors import InvalidJoinError, MissingTimestampError
+from keyedstate.errors import MissingTimestampError
 from keyedstate.joins.columns import Fold, JoinedColumn, getter, several_joined_columns
 from keyedstate.joins.join_function import JoinFunction
-from keyedstate.joins.regular import checked_ttl
-from keyedstate.runtime.event_time import DROP, FAIL, LATE, TIMELESS
-from keyedstate.runtime.functions.builder import missing_policy
+from keyedstate.runtime.event_time import FAIL, LATE, TIMELESS
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs, ordinal
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.state import MapState, StateDescriptor, Ttl, TtlClock, ValueState
@@ -33,6 +31,8 @@ _NUMBER = itemgetter(0)
 
 class MultiwayJoinFunction(JoinFunction):
     """Joins rows of several inputs by their key alone; made by `join` of so many inputs."""
+
+    _declared_by = "join() of more than two inputs"
 
     def __init__(self, count: int, ttl: Ttl | None, missing: str) -> None:
         super().__init__({}, missing)
@@ -127,21 +127,3 @@ class MultiwayJoinFunction(JoinFunction):
             self._next.clear()
 
     on_event_time = on_processing_time = _on_timer
-
-
-def multiway_join(count: int, how: str, ttl: Ttl | None, late: str, missing: str) -> MultiwayJoinFunction:
-    """Declare the join of several inputs; raises `InvalidJoinError`."""
-    if how != "inner":
-        raise InvalidJoinError(
-            f"the {how} join of {count} inputs",
-            "only an inner join has more than two",
-            "Join two inputs, and connect the result with the next one.",
-        )
-    policy = missing_policy(missing, InvalidJoinError)
-    if late != "drop" or policy not in (FAIL, DROP):
-        raise InvalidJoinError(
-            f"late={late!r}, missing={missing!r}",
-            "a join of more than two inputs has no side outputs",
-            "Give late='drop', and missing='fail' or 'drop'.",
-        )
-    return MultiwayJoinFunction(count, checked_ttl(ttl), policy)
