@@ -22,10 +22,11 @@ from faults.flight_log import (
     FIRST_FLIGHTS,
     FLIGHTS,
     GAP_MS,
-    HOUR_MS,
     OPERATORS,
     WINDOWED,
 )
+from faults.operators.entry import END, HOUR_MS, Epochs, Operator
+from faults.operators.table import TABLE
 from keyedstate.checkpoint.format.manifest import TaskIdentity
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.recovery import find_restore_point, handles_for
@@ -43,8 +44,6 @@ from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 #: Flights, delay, and flights by destination: of one key.
 Figures = tuple[int, int, dict[str, int]]
-#: The key of rows that only end the windows of all others.
-END = "the end"
 #: A key, and the start of a window in milliseconds.
 Window = tuple[str | None, int]
 #: A row of a changing result: its key, the id without its sign, the flights and the delay.
@@ -81,6 +80,7 @@ def judge(
     settings: Mapping[str, str],
     *,
     with_output: bool = True,
+    pause_after: int | None = None,
 ) -> Verdict:
     """Compare all that a run has put out, and the state that its next epoch would begin from.
 
@@ -94,12 +94,21 @@ def judge(
         Options for reading the state: the backend, and the plugin of its storage.
     with_output : bool, default True
         Whether the run has kept its output.
+    pause_after : int, optional
+        After so many epochs the query has ended, and was started again.
     """
     verdict = Verdict()
     files = list(map(pyarrow.parquet.read_table, sorted((run / "input").glob("*.parquet"))))
     flights = pa.concat_tables(files)
     output = _read_output(run / "output") if with_output else []
     for operator in operators:
+        if operator in TABLE:
+            epochs = Epochs(files, [len(files)] if pause_after is None else [pause_after, len(files)])
+            _judge_declared(verdict, operator, TABLE[operator], epochs, output if with_output else None)
+            for uid, keys in TABLE[operator].state.items():
+                with _restored(run, state, uid, Configuration(settings)) as restored:
+                    _compare_keys(verdict, uid, set(keys(epochs)), restored)
+            continue
         if operator in WINDOWED:
             windows = expected_windows(operator, files)
             verdict.keys += len(windows)
@@ -112,7 +121,7 @@ def judge(
             final = expected_changes(operator, flights)
             verdict.keys += len({key for key, *_ in final})
             if with_output:
-                _compare_changes(verdict, operator, final, output)
+                _compare_rows(verdict, operator, final, output, of_changes=True)
             with _restored(run, state, operator, Configuration(settings)) as restored:
                 _compare_keys(verdict, operator, {key for key, *_ in final}, restored)
             continue
@@ -125,6 +134,19 @@ def judge(
             verdict, operator, expected, _read_state(run, state, operator, Configuration(settings))
         )
     return verdict
+
+
+def _judge_declared(
+    verdict: Verdict,
+    name: str,
+    operator: Operator,
+    epochs: Epochs,
+    output: Sequence[dict[str, Any]] | None,
+) -> None:
+    expected = Counter({row: count for row, count in operator.answer(epochs).items() if row[0] != END})
+    verdict.keys += len({key for key, *_ in expected})
+    if output is not None:
+        _compare_rows(verdict, name, expected, output, of_changes=operator.of_changes)
 
 
 def judge_savepoint(verdict: Verdict, run: Path, operators: Iterable[str]) -> None:
@@ -141,7 +163,7 @@ def judge_savepoint(verdict: Verdict, run: Path, operators: Iterable[str]) -> No
     files = sorted((run / "input").glob("*.parquet"))[: savepoint.spark.epoch + 1]
     flights = pa.concat_tables(map(pyarrow.parquet.read_table, files))
     for operator in operators:
-        if operator in CHANGING:
+        if operator in CHANGING or operator in TABLE:
             continue  # it has no state of numbers
         expected = {key: count for key, (count, _, _) in batch_answer(flights, OPERATORS[operator]).items()}
         reader = reader_of(OperatorSnapshot.open(place, operator), FLIGHTS.name)
@@ -265,13 +287,19 @@ def _compare_windows(
     _add(verdict.duplicated, f"{operator}: window", high)
 
 
-def _compare_changes(
-    verdict: Verdict, operator: str, expected: Counter[Change], output: Sequence[dict[str, Any]]
+def _compare_rows(
+    verdict: Verdict,
+    operator: str,
+    expected: Counter[Change],
+    output: Sequence[dict[str, Any]],
+    *,
+    of_changes: bool,
 ) -> None:
     found: Counter[Change] = Counter()
     for row in output:
-        if row["operator"] == operator:
-            found[row["key"], abs(row["id"]), row["flights"], row["delay"] or 0] += 1 if row["id"] > 0 else -1
+        if row["operator"] == operator and row["key"] != END:
+            id_, change = (abs(row["id"]), 1 if row["id"] > 0 else -1) if of_changes else (row["id"], 1)
+            found[row["key"], id_, row["flights"], row["delay"] or 0] += change
     rows = expected.keys() | found.keys()
     _add(verdict.lost, f"{operator}: row", [row for row in rows if found[row] < expected[row]])
     _add(verdict.duplicated, f"{operator}: row", [row for row in rows if found[row] > expected[row]])
@@ -283,7 +311,8 @@ def _compare_keys(
     if restored is None:
         verdict.lost.append(f"{operator}: there is no state")
         return
-    found = {key for meta in restored.metas() for key in restored.get_keys(meta.name)}
+    found = {key for meta in restored.metas() for key, _ in restored.get_keys_and_namespaces(meta.name)}
+    found.discard(END)
     _add(verdict.lost, f"{operator}: state of", sorted(map(str, expected - found)))
     _add(verdict.duplicated, f"{operator}: state of", sorted(map(str, found - expected)))
 

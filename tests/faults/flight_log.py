@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from faults.injection import reached
+from faults.operators.entry import HOUR_MS
 from keyedstate import types
 from keyedstate.runtime import Context, KeyedProcessFunction
 from keyedstate.state import MapState, ValueState
@@ -36,12 +37,9 @@ WINDOWED = ["hours", "turns"]
 CHANGING = ["changes", "firsts"]
 DECLARED = ["aircraft", *CHANGING]
 FIRST_FLIGHTS = 3
-HOUR_MS = 3_600_000
 #: How far the watermark stays behind: of the hours some rows are late, of the turns none.
 DELAY_MS = {"hours": 6 * HOUR_MS, "turns": 26 * HOUR_MS}
 GAP_MS = 20 * HOUR_MS
-#: How far the rows of a windowed job are out of order.
-DISORDER_MS = 12 * HOUR_MS
 _ROWS_PER_STEP = 100
 _WINDOWS_PER_STEP = 20
 

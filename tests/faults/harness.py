@@ -24,7 +24,7 @@ from support.java import fast
 
 from faults import answer, plans, processes
 from faults.faulty_storage import SCHEME
-from faults.flight_log import DISORDER_MS
+from faults.operators.entry import DISORDER_MS, END
 from faults.plans import MAX_PARALLELISM, Plan
 from keyedstate.cli.demo.flights import read_flights
 
@@ -110,7 +110,7 @@ class Harness:
     # -- input and verdict -------------------------------------------------------------------------
 
     def _cut(self, flights: pa.Table) -> list[pa.Table]:
-        if self.plan.is_windowed:
+        if self.plan.is_out_of_order:
             order = random.Random(self.plan.number)
             late = pa.array([order.randrange(DISORDER_MS) for _ in range(flights.num_rows)])
             comes = pc.add(pc.cast(flights["ts"], pa.timestamp("ms", "UTC")), late.cast(pa.duration("ms")))
@@ -120,7 +120,7 @@ class Harness:
         others = self.plan.epochs - 1
         ends = [0, *(first + rest * number // others for number in range(others + 1))]
         files = [flights.slice(first, end - first) for first, end in itertools.pairwise(ends)]
-        return [*files, *_end_of_time(flights.schema)] if self.plan.is_windowed else files
+        return [*files, *_end_of_time(flights.schema)] if self.plan.is_ended_by_rows else files
 
     def give(self, files: int) -> None:
         """Have so many files in the input."""
@@ -144,6 +144,7 @@ class Harness:
             self.plan.operators,
             {"backend": backend, **settings},
             with_output=self.plan.sink != plans.NO_OUTPUT,
+            pause_after=self.plan.pause_after,
         )
 
     # -- drivers -----------------------------------------------------------------------------------
@@ -254,8 +255,8 @@ def _end_of_time(schema: pa.Schema) -> Sequence[pa.Table]:
     rows = [
         {
             "id": -year,
-            "tailnum": answer.END,
-            "origin": answer.END,
+            "tailnum": END,
+            "origin": END,
             "ts": datetime(2100 + year, 1, 1, tzinfo=timezone.utc),
         }
         for year in (1, 2)

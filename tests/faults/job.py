@@ -33,6 +33,7 @@ from faults.flight_log import (
     FlightLog,
     Turns,
 )
+from faults.operators.table import TABLE
 from faults.plans import INSIDE, NO_OUTPUT
 from keyedstate import keyed
 from keyedstate.aggregates import count, sum_
@@ -137,6 +138,8 @@ def _results(rows: DataFrame, uids: Sequence[str], state: Path) -> DataFrame:
 
 
 def _result(rows: DataFrame, uid: str, place: str) -> DataFrame:
+    if uid in TABLE:
+        return TABLE[uid].query(rows).selectExpr(f"'{uid}' operator", "id", "key", "flights", "delay")
     if uid in CHANGING:
         return _changes(rows, uid)
     if uid not in WINDOWED:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from faults.flight_log import DECLARED, WINDOWED
+from faults.operators.table import TABLE, UIDS
 
 LOCAL, CLUSTER = "local[2, 4]", "local-cluster[2,1,1024]"
 #: A cluster whose two workers have two names: Spark gives no host two attempts of one task.
@@ -20,7 +21,7 @@ INSIDE = "inside foreachBatch"
 NO_OUTPUT = "noop"
 MAX_PARALLELISM = 32
 BACKENDS = ("heap-cow", "nested-map")
-_UID = "(aircraft|origins|hours|turns|changes|firsts)"
+_UID = f"(aircraft|origins|hours|turns|changes|firsts|{'|'.join(UIDS)})"
 _MAX_DELTAS = "spark.keyedstate.checkpoint.max-deltas"
 _DELTA_MIN_BYTES = "spark.keyedstate.checkpoint.delta-min-bytes"
 _HOST = "spark.keyedstate.host"
@@ -174,8 +175,19 @@ class Plan:
 
     @property
     def is_windowed(self) -> bool:
-        """Whether the rows go into windows, and come out of order."""
+        """Whether all operators are windows."""
         return self.operators == WINDOWED
+
+    @property
+    def is_out_of_order(self) -> bool:
+        """Whether the rows come out of order."""
+        return self.is_windowed or not TABLE.keys().isdisjoint(self.operators)
+
+    @property
+    def is_ended_by_rows(self) -> bool:
+        """Whether rows come in the end that end all windows."""
+        fires = any(TABLE[name].fires_at_end for name in self.operators if name in TABLE)
+        return self.is_out_of_order and not fires
 
 
 @dataclass(frozen=True)
@@ -382,7 +394,23 @@ def catalogue() -> list[Entry]:
     return entries
 
 
-def plan_of(seed: int, number: int, names: Collection[str] = (), backends: Sequence[str] = BACKENDS) -> Plan:
+def _operators(seed: int, number: int, random_: random.Random, chosen: Sequence[str]) -> list[str]:
+    own: list[str] = random_.choice((["aircraft"], ["origins", "aircraft"], WINDOWED, DECLARED))
+    turn, is_own = (number, False) if chosen else divmod(number, 2)
+    if is_own:
+        return own
+    # In it faults strike while rows are processed.
+    declared = list(chosen or TABLE)
+    return ["aircraft", declared[(turn + seed) % len(declared)]]
+
+
+def plan_of(
+    seed: int,
+    number: int,
+    names: Collection[str] = (),
+    backends: Sequence[str] = BACKENDS,
+    operators: Sequence[str] = (),
+) -> Plan:
     """Return the plan of a run: the catalogue in a shuffled order, and from its start again.
 
     Parameters
@@ -391,6 +419,8 @@ def plan_of(seed: int, number: int, names: Collection[str] = (), backends: Seque
     names : collection of str
         The only faults to plan; empty for all.
     backends : sequence of str
+    operators : sequence of str
+        The only ones of the table to plan, in turns; empty for all, in each second run.
     """
     entries = [entry for entry in catalogue() if not names or entry.name in names]
     round_, place = divmod(number, len(entries))
@@ -407,7 +437,7 @@ def plan_of(seed: int, number: int, names: Collection[str] = (), backends: Seque
         master=random_.choice(first.masters),
         storage="local" if first.name == "disk full" else random_.choice(("local", "local", "faulty")),
         sink=random_.choice(("file sink", "file sink", "foreachBatch", "evaluated twice")),
-        operators=random_.choice((["aircraft"], ["origins", "aircraft"], WINDOWED, DECLARED)),
+        operators=_operators(seed, number, random_, operators),
         first_flight=random_.randrange(300_000),
         flights=random_.choice((3_000, 6_000, 9_000)),
         ahead=random_.choice((1 / EPOCHS, 0.7)),

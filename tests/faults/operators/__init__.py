@@ -1,0 +1,1 @@
+"""The declared operators of the campaign: each with its query and the rows that it is to put out."""
