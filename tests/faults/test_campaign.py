@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from faults import answer, campaign, harness, plans
+from faults.operators.table import TABLE
 
 TESTS = Path(__file__).parent.parent
 FLIGHTS = pa.table(
@@ -35,6 +36,14 @@ def test_a_plan_follows_from_seed_and_number_and_all_faults_are_planned() -> Non
     assert sorted(plan.faults[0]["name"] for plan in planned) == sorted(names)
     assert plans.plan_of(7, 23) == planned[23]
     assert plans.plan_of(8, 23) != planned[23]
+
+
+def test_each_declared_operator_is_planned_and_has_the_steps_of_a_row_by_row_one() -> None:
+    planned = [plans.plan_of(7, number).operators for number in range(2 * len(TABLE))]
+    assert {name for names in planned for name in names if name in TABLE} == set(TABLE)
+    assert all("aircraft" in names for names in planned if not TABLE.keys().isdisjoint(names))
+    only = [plans.plan_of(7, number, operators=["join", "chain"]).operators for number in range(2)]
+    assert sorted(only) == [["aircraft", "chain"], ["aircraft", "join"]]
 
 
 def strike(folder: Path, fault: dict[str, object], code: str) -> int:
@@ -149,6 +158,33 @@ def test_lost_and_doubled_windows_are_seen(
     pyarrow.parquet.write_table(output, tmp_path / "output" / "epoch-0.parquet")
     verdict = answer.judge(tmp_path, str(tmp_path / "state"), ["hours"], {"backend": "heap-cow"})
     assert (verdict.lost, verdict.duplicated) == ([*lost, "hours: there is no state"], duplicated)
+
+
+@pytest.mark.parametrize(
+    ("rows", "lost", "duplicated"),
+    [
+        ([(0, 1, 1), (1, 2, 2)], [], []),
+        ([(0, 1, 1)], ["running: row ('JFK', 1, 2, 2)"], []),
+        ([(0, 1, 1), (1, 2, 2), (1, 2, 2)], [], ["running: row ('JFK', 1, 2, 2)"]),
+    ],
+    ids=["exact", "lost", "twice"],
+)
+def test_lost_and_doubled_rows_of_a_declared_operator_are_seen(
+    tmp_path: Path, rows: list[tuple[int, int, int]], lost: list[str], duplicated: list[str]
+) -> None:
+    for name in ("input", "output"):
+        (tmp_path / name).mkdir()
+    flights = flights_at(0.5, 1.5).set_column(2, "origin", pa.array(["JFK", "JFK"]))
+    pyarrow.parquet.write_table(flights, tmp_path / "input" / "flights-0000.parquet")
+    output = pa.Table.from_pylist(
+        [
+            {"operator": "running", "key": "JFK", "id": id_, "flights": count, "delay": delay}
+            for id_, count, delay in rows
+        ]
+    )
+    pyarrow.parquet.write_table(output, tmp_path / "output" / "epoch-0.parquet")
+    verdict = answer.judge(tmp_path, str(tmp_path / "state"), ["running"], {"backend": "heap-cow"})
+    assert (verdict.lost, verdict.duplicated) == ([*lost, "running: there is no state"], duplicated)
 
 
 def test_a_savepoint_that_is_not_there_is_a_lost_one(tmp_path: Path) -> None:

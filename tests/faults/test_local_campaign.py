@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from faults.local import plans
-from faults.local.histories import execute, judge_chain, judge_counts, judge_windows
+from faults.local.histories import execute, judge_chain, judge_counts, judge_once, judge_windows
 from faults.local.program import BEGIN, WINDOW_SECONDS, rows_of
 
 PLAN = plans.Plan(
@@ -91,6 +91,16 @@ def test_the_model_accepts_windows_that_are_right_and_refuses_others():
     assert len(judge_windows(PLAN, more)) == 1
     assert judge_windows(TWICE, more) == []
     assert any("came twice" in problem for problem in judge_windows(TWICE, [*windows, windows[0]]))
+
+
+def test_the_model_refuses_rows_of_an_operator_that_are_lost_or_come_twice():
+    rows = [row._asdict() for place in range(len(PLAN.channels)) for row in rows_of(PLAN, place)]
+    assert judge_once(PLAN, rows, "channel", "number") == []
+    assert len(judge_once(TWICE, rows[1:], "channel", "number")) == 1
+    assert any(
+        "came 2 times" in problem for problem in judge_once(PLAN, [*rows, rows[0]], "channel", "number")
+    )
+    assert judge_once(TWICE, [*rows, rows[0]], "channel", "number") == []
 
 
 @pytest.mark.slow

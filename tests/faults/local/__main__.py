@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         failed += bool(problems)
         verdict = "FAILED  " if problems else "survived"
         how = ", ".join(f"{run.ending} ({run.mode}, {run.tasks})" for run in plan.runs)
-        _say(f"history {number:>3}  {verdict}  {seconds:5.1f} s  {plan.operator:<7}  {how}")
+        _say(f"history {number:>3}  {verdict}  {seconds:5.1f} s  {plan.operator:<11}  {how}")
         if problems:
             _say(*(f"    {problem}" for problem in problems[:20]), *logs)
             _say(f"    again: make faults-local SEED={chosen.seed} ONLY={number}")

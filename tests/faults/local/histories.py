@@ -100,7 +100,7 @@ def judge_counts(plan: Plan, committed: Sequence[dict[str, Any]]) -> list[str]:
     counts = {key: sorted(row["n"] for row in committed if row["key"] == key) for key in totals}
     if plan.exactly_once:
         problems += [f"{place} came {times} times" for place, times in found.items() if times > 1]
-        problems += [f"{row} is out of order" for row in committed if not row["ordered"]]
+        problems += [f"{row} is out of order" for row in committed if not row.get("ordered", True)]
         problems += [
             f"the counts of {key} are not 1 to {total}: {counts[key]}"
             for key, total in totals.items()
@@ -129,6 +129,20 @@ def judge_chain(plan: Plan, committed: Sequence[dict[str, Any]]) -> list[str]:
     return problems
 
 
+def judge_once(plan: Plan, committed: Sequence[dict[str, Any]], *columns: str) -> list[str]:
+    """Return what is wrong where each value of some columns of the source comes once."""
+    expected = {
+        tuple(getattr(row, name) for name in columns)
+        for place in range(len(plan.channels))
+        for row in rows_of(plan, place)
+    }
+    found = Counter(tuple(row[name] for name in columns) for row in committed)
+    problems = [f"lost {row}" for row in expected if not found[row]]
+    if plan.exactly_once:
+        problems += [f"{row} came {times} times" for row, times in found.items() if times > 1]
+    return problems
+
+
 def judge_windows(plan: Plan, committed: Sequence[dict[str, Any]]) -> list[str]:
     """Return what is wrong with the committed windows."""
     expected: Counter[tuple[str, int]] = Counter()
@@ -148,4 +162,11 @@ def judge_windows(plan: Plan, committed: Sequence[dict[str, Any]]) -> list[str]:
     return problems
 
 
-JUDGES = {"count": judge_counts, "windows": judge_windows, "chain": judge_chain}
+JUDGES: dict[str, Callable[[Plan, Sequence[dict[str, Any]]], list[str]]] = {
+    "count": judge_counts,
+    "windows": judge_windows,
+    "chain": judge_chain,
+    "running": judge_counts,
+    "deduplicate": lambda plan, committed: judge_once(plan, committed, "key"),
+    "join": lambda plan, committed: judge_once(plan, committed, "channel", "number"),
+}

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 BACKENDS = ("heap-cow", "nested-map", "rocksdb", "spillable")
-#: The last one is two operators, of which the second one reads the rows of the first.
-OPERATORS = ("count", "windows", "chain")
+#: The chain is two operators, of which the second one reads the rows of the first; the join has two sources.
+OPERATORS = ("count", "windows", "chain", "running", "deduplicate", "join")
 MODES = ("exactly-once", "at-least-once", "unaligned")
 #: How a run ends: by itself, at the kill of a task or of the program, or at Ctrl-C.
 ENDINGS = ("end", "kill task", "kill program", "interrupt")

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from faults.local.plans import ChannelPlan, Plan
 from keyedstate.aggregates import count
-from keyedstate.local import keyed
+from keyedstate.local import connect, keyed
 from keyedstate.runtime import KeyedProcessFunction
-from keyedstate.state import MapState, ValueState
+from keyedstate.state import MapState, Ttl, ValueState
 from keyedstate.time import EventTime
 from keyedstate.types import INT64, STRING
 from keyedstate.windows import Tumbling
@@ -165,6 +165,13 @@ def main(folder: Path, number: int) -> None:
     rows = keyed(source, "key", uid=plan.operator, config=first, event_time=event_time)
     if plan.operator == "windows":
         result = rows.window(Tumbling.of(f"{WINDOW_SECONDS} s")).aggregate(n=count())
+    elif plan.operator == "running":
+        result = rows.running(n=count())
+    elif plan.operator == "deduplicate":
+        result = rows.deduplicate()
+    elif plan.operator == "join":
+        sides = (keyed(source, "channel", "number", event_time=event_time) for _ in range(2))
+        result = connect(*sides, uid=plan.operator, config=first).join(ttl=Ttl.of("1 day"))
     else:
         result = rows.process(Counting(kill_at[0], killed), COUNTED)
     if plan.operator == "chain":
