@@ -257,6 +257,7 @@ def _end_of_time(schema: pa.Schema) -> Sequence[pa.Table]:
             "id": -year,
             "tailnum": END,
             "origin": END,
+            "dest": END,
             "ts": datetime(2100 + year, 1, 1, tzinfo=timezone.utc),
         }
         for year in (1, 2)

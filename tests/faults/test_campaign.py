@@ -39,7 +39,7 @@ def test_a_plan_follows_from_seed_and_number_and_all_faults_are_planned() -> Non
 
 
 def test_each_declared_operator_is_planned_and_has_the_steps_of_a_row_by_row_one() -> None:
-    planned = [plans.plan_of(7, number).operators for number in range(2 * len(TABLE))]
+    planned = [plans.plan_of(7, number).operators for number in range(4 * len(TABLE))]
     assert {name for names in planned for name in names if name in TABLE} == set(TABLE)
     assert all("aircraft" in names for names in planned if not TABLE.keys().isdisjoint(names))
     only = [plans.plan_of(7, number, operators=["join", "chain"]).operators for number in range(2)]
