@@ -103,7 +103,8 @@ def judge(
     output = _read_output(run / "output") if with_output else []
     for operator in operators:
         if operator in TABLE:
-            epochs = Epochs(files, [len(files)] if pause_after is None else [pause_after, len(files)])
+            ends = [pause_after or len(files), len(files)] if TABLE[operator].fires_at_end else []
+            epochs = Epochs(files, ends)
             _judge_declared(verdict, operator, TABLE[operator], epochs, output if with_output else None)
             for uid, keys in TABLE[operator].state.items():
                 with _restored(run, state, uid, Configuration(settings)) as restored:

@@ -76,7 +76,7 @@ def epochs(tmp_path_factory: pytest.TempPathFactory) -> Epochs:
     plan = plans.plan_of(1, 0, operators=["join"])
     plan.flights, plan.ahead = 1500, 1 / 6
     run = harness.Harness(plan, tmp_path_factory.mktemp("flights") / "run-0001", harness.load_flights())
-    return Epochs(run.files, [len(run.files)])
+    return Epochs(run.files)
 
 
 def row(flight: dict[str, Any], *columns: str) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ class Epochs(list[list[Flight]]):
     files : sequence of pa.Table
         Each epoch had one of them.
     ends : iterable of int
-        After how many epochs the query has ended, because there was no more input.
+        After how many epochs the windows have fired, because there was no more input.
     """
 
     def __init__(self, files: Sequence[pa.Table], ends: Iterable[int] = ()) -> None:
@@ -99,7 +99,7 @@ def on_side(flight: Flight, side: int, sides: int) -> bool:
 def windows_of(epochs: Epochs, key: str, size: int) -> Iterator[tuple[Key, int, list[Flight]]]:
     """Yield the key, the start and the rows of each tumbling window, without the rows that were late.
 
-    A window that has fired at an end of the query opens again with the rows that come later.
+    A window that has fired at an end of the input opens again with the rows that come later.
     """
     opened: dict[tuple[Key, int], list[Flight]] = {}
     for number, (watermark, flights) in enumerate(epochs.with_watermark(SOME_LATE), 1):
