@@ -13,7 +13,7 @@ from faults import harness, plans
 from faults.operators import joins, per_key, windows
 from faults.operators.entry import END, NONE_LATE, SOME_LATE, Epochs, on_side
 from faults.operators.table import TABLE
-from keyedstate.joins.multiway import multiway_join
+from keyedstate.joins.by_key.declaration import multiway_join
 from keyedstate.ranking import deduplicate, top_n
 
 COLUMNS = {"id": "long", "arr_delay": "long", "ts": "timestamp"}
@@ -51,7 +51,7 @@ JOINED = {
     "window-join": (ks.joins.windowed(joins._DAY).join("full"), SOME_LATE, IN_WINDOW, pair),
     "co-group": (ks.joins.windowed(joins._DAY).cogroup(joins.Both()), SOME_LATE, TOTALS, tuple),
     "multiway-join": (
-        multiway_join(3, "inner", joins._LIFE, "drop", "fail"),
+        multiway_join(3, "inner", joins._LIFE, "drop", "fail", None),
         SOME_LATE,
         f"{PAIR}, {SIDE.format(2)}",
         lambda row: (row.tailnum, row.id0, row.id1, row.id2),
