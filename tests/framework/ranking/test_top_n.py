@@ -169,6 +169,21 @@ def test_only_ranks_with_another_row_are_emitted_or_all_of_a_key() -> None:
             assert job.end_epoch() == []
 
 
+def test_windows_may_be_in_processing_time() -> None:
+    """WIN-01 by the clock."""
+    schema, output = "k string, v long", "k string, v long, window_start timestamp, window_end timestamp"
+    function = top_n(1, by="v", within=Tumbling.of("5 s", processing_time=True))
+    with Harness(function, key="k", schema=schema, output=output + ", rank int not null") as job:
+        job.process_all([("a", 5), ("a", 9), ("b", 1)])
+        job.restore(job.snapshot())
+        job.process_all([("a", 7)])
+        fired = job.advance_processing_time("5 s")
+        assert sorted((row[0], row[1], row[4]) for row in fired) == [("a", 9, 1), ("b", 1, 1)]
+        job.process_all([("a", 2)])
+        assert [(row[0], row[1]) for row in job.advance_processing_time("5 s")] == [("a", 2)]
+        assert job.num_entries() == 0
+
+
 def test_rows_are_forgotten_after_a_time_to_live() -> None:
     schema = "k string, v long"
     function = top_n(1, by="v", ttl=Ttl.of("5 s"))
@@ -201,7 +216,7 @@ def test_a_local_run_returns_whole_rows_and_an_aggregate_arrays_of_them() -> Non
         ({"rank": ""}, "rank='' is no name"),
         ({"ttl": 5}, "its ttl is 5"),
         ({"within": Tumbling.of(5), "emit": "all"}, "have no use with within="),
-        ({"within": Tumbling.of(5, processing_time=True)}, "is not computed by columns"),
+        ({"within": Session.with_gap(5, processing_time=True)}, "is not computed by columns"),
     ],
 )
 def test_what_cannot_be_declared_is_refused_with_the_way_out(options: Any, message: str) -> None:

@@ -54,7 +54,7 @@ class WindowTopN(RowsFunction):
             raise InvalidRankingError(
                 "top_n()",
                 f"within={self._definition.assigner!r} is not computed by columns",
-                "Give tumbling or sliding windows, or sessions of a fixed gap, in event time.",
+                "Give tumbling or sliding windows, or sessions of a fixed gap in event time.",
             )
         self._windows = windows
         self._columns = schema.names
