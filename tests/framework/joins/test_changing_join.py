@@ -338,6 +338,57 @@ def test_a_join_by_key_refuses_the_state_of_one_with_final_rows(one_backend):
         )
 
 
+@pytest.mark.parametrize("how", ALL[1:])
+def test_another_type_of_join_refuses_the_state_of_an_inner_one(backend_name, how):
+    with joining("inner", backend_name) as harness:
+        left(harness, "+I", 1)
+        snapshot = harness.snapshot()
+    refused = rf"join\('{how}'\) with row kinds cannot be used: .* another how=.*give it a new uid"
+    with pytest.raises(UserFunctionError, match=refused):
+        joining(how, backend_name, restore=snapshot)
+    with joining("inner", backend_name, restore=snapshot) as harness:
+        assert right(harness, "+I", 2) == [("+I", 1, 2)]
+
+
+def test_row_kinds_refuse_the_state_of_a_join_with_final_rows(one_backend):
+    arguments = {"key": "k", "schema": "k string, n long", "output": "k string, n long, m long"}
+    second = Input("k2 string, m long", "k2")
+    with Harness(join(), **arguments, second=second, backend=one_backend) as harness:
+        harness.process1(("a", 1))
+        snapshot = harness.snapshot()
+    arguments["output"] += ", change string"
+    with pytest.raises(UserFunctionError, match="or without row kinds, which emitted other rows"):
+        Harness(join(row_kind="change"), **arguments, second=second, backend=one_backend, restore=snapshot)
+
+
+@pytest.mark.parametrize(
+    ("columns", "value"), [("n long", (1,)), ("n int, c string", (1, None)), ("n long, c string", (1, None))]
+)
+def test_a_row_from_before_a_change_of_its_columns_is_taken_back(backend_name, columns, value):
+    def of(columns, **arguments):
+        return Harness(
+            join("left", row_kind="kind"),
+            key="k",
+            schema=f"k string, {columns}, kind string",
+            row_kind="kind",
+            second=Input("k2 string, m int", "k2"),
+            output=f"k string, {columns}, m int, kind string",
+            backend=backend_name,
+            **arguments,
+        )
+
+    with of("n int") as harness:
+        for n in (1, 2, 1):
+            harness.process1(("a", n, "+I"))
+        snapshot = harness.snapshot()
+    with of(columns, restore=snapshot) as harness:
+        assert harness.process1(("a", *value, "+U")) == [("a", *value, None, "+I")]
+        for _ in range(3):
+            assert harness.process1(("a", *value, "-D")) == [("a", *value, None, "-D")]
+        assert harness.process1(("a", *value, "-D")) == []
+        assert [row.n for row in harness.process2(("a", 7))] == [2, 2]
+
+
 class Copies(KeyedCoProcessFunction):
     def process1(self, row, ctx):
         yield row

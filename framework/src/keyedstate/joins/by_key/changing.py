@@ -14,12 +14,12 @@ never come out with nulls again.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from keyedstate.errors import RowKindError
+from keyedstate.errors import InvalidJoinError, RowKindError, StateMigrationError
 from keyedstate.joins.by_key.key_join import KeyJoinFunction
 from keyedstate.joins.columns import (
     Fold,
@@ -37,7 +37,7 @@ from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.row_kinds import DELETE, INSERT, takes_back
 from keyedstate.state import MapState, StateDescriptor, Ttl, ValueState
 from keyedstate.time import Timer
-from keyedstate.types import INT64, infer, list_of, row_type, tuple_of
+from keyedstate.types import INT64, infer, list_of, row_of, row_type, tuple_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -117,19 +117,31 @@ class _Side:
         In the middle is its end, unless another row of that checksum has the same one and so the same timer.
         None where there is no such row.
         """
-        bytes_of = self._type.to_bytes
-        wanted = bytes_of(row)
+        wanted = self._type.to_bytes(row)
         checksum = zlib.crc32(wanted)
         found = self._living.get(checksum) or ()
-        for place in reversed(range(len(found))):
-            if bytes_of(found[place][2]) == wanted:
-                break
-        else:
-            return None
+        place = self._last_equal(found, wanted)
+        if place is None:
+            # A row that was kept before a column was added or widened is in the list of its former bytes.
+            kept = {old: rows for old, rows in self._living.items() if old != checksum}
+            equal = {old: self._last_equal(rows, wanted) for old, rows in kept.items()}
+            numbers = {kept[old][at][0]: old for old, at in equal.items() if at is not None}
+            if not numbers:
+                return None
+            checksum = numbers[max(numbers)]
+            found, place = kept[checksum], equal[checksum]
+            assert place is not None, "it has a number"
         taken, others = found[place], [*found[:place], *found[place + 1 :]]
         self._put(checksum, others)
         shared = any(end == taken[1] for _, end, _ in others)
         return taken, None if shared else taken[1], checksum
+
+    def _last_equal(self, living: Sequence[_Living], wanted: bytes) -> int | None:
+        """Return the place of the last one of some rows that has these bytes, or None."""
+        for place in reversed(range(len(living))):
+            if self._type.to_bytes(living[place][2]) == wanted:
+                return place
+        return None
 
     def end(self, checksum: int, time: int) -> bool:
         """Remove the rows of a checksum that end at a time; return whether there are some."""
@@ -195,15 +207,36 @@ class ChangingJoinFunction(KeyJoinFunction):
                 for name, type_ in self._row_types()
             ),
             *(ValueState(f"{name}-settled", INT64) for name, _ in self._row_types()),
-            ValueState("next-row", INT64),
+            self._numbers(),
         ]
+
+    def _numbers(self) -> StateDescriptor[Any]:
+        """The state with the number of the next row, whose type has `how` as the name of its only field.
+
+        So each checkpoint says it, and a join with another one is refused before its first row.
+        """
+        return ValueState("next-row", row_of({self.how.value: INT64}))
+
+    def _next_number(self) -> int:
+        """Return the number of the next row of the current key."""
+        found = self._next.value()
+        return 0 if found is None else int(found[0])
 
     def _row_types(self) -> list[tuple[str, Any]]:
         kept = self._known.without_row_kinds
         return [(LEFT, infer(kept.first.schema)), (RIGHT, infer(kept.second.schema))]
 
     def open(self, ctx: Context) -> None:
-        left, right, left_settled, right_settled, self._next = (ctx.state(state) for state in self.states())
+        try:
+            self._next = ctx.state(self._numbers())
+        except StateMigrationError:
+            raise InvalidJoinError(
+                f"join({self.how.value!r}) with row kinds",
+                "its state is of a join with another how=, or without row kinds, which emitted other rows",
+                "Declare the join as it was, or give it a new uid.",
+            ) from None
+        left, right, left_settled, right_settled = (ctx.state(state) for state in self.states()[:-1])
+        self._numbered = row_of({self.how.value: INT64}).make
         first, second = self._known.first, self._known.second
         keeps_left, keeps_right = self.how.keeps
         of_left = True if self.how is JoinType.SEMI else False if keeps_left else None
@@ -236,8 +269,8 @@ class ChangingJoinFunction(KeyJoinFunction):
         if mine.shown is matched:
             made += self._rows_alone([row], mine, INSERT)
         made += self._pairs(row, mine, others, INSERT)
-        number = self._next.value() or 0
-        self._next.update(number + 1)
+        number = self._next_number()
+        self._next.update(self._numbered((number + 1,)))
         namespace = 2 * mine.add(row, number, end) + mine.of_right
         if self._by_watermark:
             self._timers.register_event_time_timer(namespace, end)
@@ -286,7 +319,7 @@ class ChangingJoinFunction(KeyJoinFunction):
         checksum, of_right = divmod(timer.namespace, 2)
         mine, others = (self._right, self._left) if of_right else (self._left, self._right)
         if mine.end(checksum, timer.time) and others.shown is not None and not others.is_empty():
-            others.settle(self._next.value() or 0)
+            others.settle(self._next_number())
         self._clear_if_empty()
 
     def _clear_if_empty(self) -> None:
