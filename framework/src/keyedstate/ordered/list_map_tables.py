@@ -130,6 +130,10 @@ class _GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
         return None if found is None or found is ABSENT_ENTRY else self._copy(found)
 
     def _replace(self, address: bytes, value: Any) -> None:
+        if not value:
+            # It has no rows.
+            self._delete(address)
+            return
         self.uncached(address)
         super()._replace(address, value)
 
@@ -166,7 +170,7 @@ class ListTable(_GroupedTable[K, N, ListCodec]):
     def _replace(self, address: bytes, value: Any) -> None:
         found = self.cached(address)
         super()._replace(address, value)
-        if found is not None:
+        if found is not None and value:
             self.cache_again(address, self._copy(value), value)
 
     def append(self, address: bytes, elements: Iterable[Any], stamps: Sequence[int] | None = None) -> None:

@@ -93,11 +93,11 @@ class Side:
                 return shown
             case "contains":
                 return table.contains(*place)
-            case "put" if texts:
+            case "put":
                 table.put(*place, self.value(texts))
             case "remove":
                 table.remove(*place)
-            case "swap" if texts:
+            case "swap":
                 return self.shown(table.put_and_get_old(*place, self.value(texts)))
             case "restore" if texts and not table.contains(*place):
                 table.restore_entries(key % 4, EntryBatch([VOID], [key], [self.value(texts)]))
@@ -158,6 +158,22 @@ def test_a_table_with_cached_collections_is_what_it_is_without(kind, size, steps
     cached.table.write_back()
     plain.table.write_back()
     assert cached.space.rows.keys() == plain.space.rows.keys() or kind in LISTS, "chunks have other numbers"
+
+
+@pytest.mark.parametrize("size", [None, 1 << 20])
+@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("tracks", [False, True])
+def test_an_empty_list_or_map_is_no_entry(kind, size, tracks):
+    side = Side(kind, size)
+    if tracks:
+        side.do("begin", 0, [])
+    for key, before in ((1, ["a"]), (2, [])):
+        side.do("put", key, before)
+        side.do("read", key, [])
+        side.do("put", key, [])
+        assert not side.do("contains", key, [])
+        assert not side.table.get(key, key, VOID)
+    assert len(side.table) == 0
 
 
 @pytest.mark.parametrize("kind", TYPES)
