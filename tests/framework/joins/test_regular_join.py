@@ -142,6 +142,25 @@ def test_a_semi_join_keeps_one_right_row_and_no_left_row_that_matched(backend_na
         assert harness.num_entries() == 0
 
 
+@pytest.mark.parametrize("row_kind", [None, "kind"])
+@pytest.mark.parametrize("how", ["semi", "anti"])
+def test_a_join_without_right_columns_ignores_their_names(one_backend, how, row_kind):
+    columns = "k string, n long, left_n long"
+    with Harness(
+        join(how, row_kind=row_kind),
+        key="k",
+        schema=columns,
+        second=Input("k2 string, n long", "k2"),
+        output=columns if row_kind is None else f"{columns}, kind string",
+        backend=one_backend,
+    ) as harness:
+        harness.process1_all([("a", 1, 2), ("b", 3, 4)])
+        harness.process2(("a", 5))
+        harness.end_input()
+        found = {tuple(row)[:3] for row in harness.outputs}
+        assert (("a", 1, 2) in found) is (how == "semi" or row_kind is not None)
+
+
 def test_another_type_of_join_after_a_restart_keeps_what_it_knows(one_backend):
     with joining("inner", one_backend) as harness:
         left(harness, 1)

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from keyedstate.errors import InvalidJoinError, did_you_mean
-from keyedstate.runtime.functions.connected_inputs import ConnectedInputs, ordinal
+from keyedstate.runtime.functions.connected_inputs import ConnectedInput, ConnectedInputs, ordinal
 
 #: Returns some values of a row.
 _Getter = Callable[[Any], tuple[Any, ...]]
@@ -115,11 +115,7 @@ def joined_columns(
     keeps_left, keeps_right = how.keeps
     keys = [JoinedColumn(name, 0, first.schema.names.index(name), keeps_right) for name in first.key_columns]
     sides = [
-        [
-            JoinedColumn(name, side, place, optional)
-            for place, name in enumerate(input_.schema.names)
-            if name not in input_.key_columns and name != input_.row_kind
-        ]
+        [JoinedColumn(input_.schema.names[place], side, place, optional) for place in _others(input_)]
         for side, (input_, optional) in enumerate(((first, keeps_right), (second, keeps_left)))
     ]
     taken = {fold(name) for name in (*first.key_columns, *reserved)}
@@ -134,6 +130,12 @@ def joined_columns(
         ]
     refuse_equal_names(keys, fold)
     return keys
+
+
+def _others(input_: ConnectedInput) -> list[int]:
+    """Return the places of the columns of an input that are neither the key's nor row kinds."""
+    not_among = (*input_.key_columns, input_.row_kind)
+    return [place for place, name in enumerate(input_.schema.names) if name not in not_among]
 
 
 def several_joined_columns(inputs: ConnectedInputs, fold: Fold = lambda name: name) -> list[JoinedColumn]:
@@ -181,15 +183,14 @@ class JoinedRows:
     """
 
     def __init__(self, inputs: ConnectedInputs) -> None:
-        columns = joined_columns(inputs)
-        places: list[list[int]] = [[], []]
-        for column in columns:
-            places[column.side].append(column.place)
-        self.of_left, self.of_right = map(getter, places)
-        second = inputs.second
-        self._key_of_right = getter([second.schema.names.index(name) for name in second.key_columns])
-        self._no_left = (None,) * (len(places[0]) - len(second.key_columns))
-        self._no_right = (None,) * len(places[1])
+        # Names do not matter here: only the output says which columns may not have the same one.
+        left, right = map(_others, inputs.inputs)
+        key_of_left, key_of_right = (
+            [each.schema.names.index(name) for name in each.key_columns] for each in inputs.inputs
+        )
+        self.of_left, self.of_right = getter([*key_of_left, *left]), getter(right)
+        self._key_of_right = getter(key_of_right)
+        self._no_left, self._no_right = (None,) * len(left), (None,) * len(right)
 
     def alone(self, row: Any, *, of_right: bool) -> tuple[Any, ...]:
         """Return a row that found no match, with nulls for the other side."""
