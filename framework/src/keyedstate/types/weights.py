@@ -35,7 +35,8 @@ def weight_of(serializer: TypeSerializer[Any]) -> Weight | None:
     """Return what values of a type weigh; None for a type whose values must not be cached.
 
     A read must not depend on what is cached.  So values that the user may change in place are not cached, nor
-    values that a serializer returns otherwise than it got them (a float in 32 bits).
+    values that a serializer returns otherwise than it got them (a float in 32 bits).  Timestamps are equal to
+    what it returns, but may have a ``fold``, or another object of the same zone.
     """
     kind = type(serializer)
     if kind in (AccumulatorsSerializer, RowSerializer, TupleSerializer):
