@@ -67,15 +67,16 @@ demo-local: setup ## the same without Spark and Java, compared with a plain loop
 test: setup lint types docs test-fast ## all checks and all tests
 
 # Three processes on two cores: each of them waits for a third of its time. Files go in their order, so that long ones
-# do not come last.
+# do not come last. A slow test with several sets of parameters runs with one, drawn anew in each run; the header says how
+# the same is drawn again.
 # A debugger wants ARGS="-n 0".
 test-fast: setup $(CLASSES) ## the tests alone
-	$(WITH_JAVA) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not long" $(ARGS)
+	$(WITH_JAVA) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --draw -m "not long" $(ARGS)
 
 # Before an issue that concerns them is closed, as the campaigns.
-test-long: setup $(CLASSES) ## the tests that `make test` leaves out: what a shorter one shows, with other means
+test-long: setup $(CLASSES) ## slow tests with all parameters, and those that `make test` leaves out
 	$(BIN)/python -m pip install --quiet --requirement tests/bench/nexmark/requirements.txt
-	$(WITH_JAVA) $(BIN)/pytest -n 2 --dist loadfile -m long $(ARGS)
+	$(WITH_JAVA) $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder -m "long or slow or spark" $(ARGS)
 
 # What needs no Java and no rare event, on one backend.
 test-quick: $(COMPILED) ## the framework and the plugins without Spark and without slow tests, on one BACKEND

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -46,6 +47,15 @@ SHARED_MEMORY = Path("/dev/shm")
 #: Bytes that the files of the tests never exceed: pytest deletes those of a test that has passed.
 FILES_OF_TESTS = 4 << 30
 
+#: The environment variable whose number decides what ``--draw`` takes.
+DRAW = "KEYEDSTATE_TEST_DRAW"
+#: What the contract kit runs long, for backends of which other tests show the same.
+LONG_IN_KIT = {
+    "test_a_state_of_five_times_the_memory_is_whole": ("spillable", "contrib"),
+    "test_the_states_of_an_operator_hold_what_dicts_would": ("UncompiledHeapCow", "nested_map", "contrib"),
+    "test_entries_live_as_long_as_a_plain_model_says": ("UncompiledHeapCow", "nested_map", "contrib"),
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options; pytest reads them from here also when a single folder is run."""
@@ -64,6 +74,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="random histories of the protocol's model, and all of its systematic ones; 0 is a sample",
     )
     parser.addoption("--soak", action="store_true", help="the long forms of tests that have one")
+    parser.addoption(
+        "--draw",
+        action="store_true",
+        help="run a slow test with one of its sets of parameters only, drawn anew for each run",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,12 +86,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and files_fit_in_memory():
         os.environ["TMPDIR"] = str(SHARED_MEMORY)
         tempfile.tempdir = None
+    if config.getoption("--draw"):
+        # The processes of pytest-xdist inherit it, since they have to draw the same.
+        os.environ.setdefault(DRAW, str(random.SystemRandom().randrange(1_000_000)))
     os.environ.setdefault("JDK_JAVA_OPTIONS", fast())
     # A shell lets what it starts in the background ignore Ctrl-C, and so would all processes of the tests.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(config, "workerinput"):
         for name in ("COLUMNS", "LINES"):
             os.environ.pop(name, None)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say how the run's choice of parameters is drawn again."""
+    return f"parameters of slow tests: {DRAW}={os.environ[DRAW]}" if config.getoption("--draw") else None
 
 
 def files_fit_in_memory() -> bool:
@@ -134,10 +157,32 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         named = any(isinstance(part, str) and part.startswith(tuple(BACKENDS)) for part in parts)
         if concerned or named or {"backend_name", "one_backend"} & set(fixtures):
             item.add_marker("backend")
+        if any(part in item.nodeid for part in LONG_IN_KIT.get(getattr(item, "originalname", ""), ())):
+            item.add_marker("long")
         (kept if not concerned or concerned & set(chosen) else left_out).append(item)
+    if config.getoption("--draw"):
+        kept, not_drawn = drawn(kept, os.environ[DRAW])
+        left_out += not_drawn
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = kept
+
+
+def drawn(items: list[pytest.Item], draw: str) -> tuple[list[pytest.Item], list[pytest.Item]]:
+    """Return what runs, and what does not: of a slow test one set of parameters, as the draw has it."""
+    sets: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if not item.get_closest_marker("long") and is_slow(item):
+            sets.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    chosen = {name: random.Random(f"{draw} {name}").choice(several) for name, several in sets.items()}
+    not_drawn = {each for name, several in sets.items() for each in several if each is not chosen[name]}
+    return [item for item in items if item not in not_drawn], [item for item in items if item in not_drawn]
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Return whether the test starts Spark, is marked as slow or belongs to the contract kit."""
+    of_kit = getattr(item, "function", is_slow).__module__.startswith("keyedstate.testing")
+    return of_kit or any(item.get_closest_marker(name) for name in ("slow", "spark"))
 
 
 @pytest.fixture

@@ -82,6 +82,7 @@ def test_a_program_that_a_recipe_runs_is_installed(tool: str) -> None:
         {words[1] for command, _ in COMMANDS if (words := command.split())[1:] and words[1].endswith(".py")}
     ),
 )
+@pytest.mark.slow
 def test_a_script_that_a_recipe_runs_can_be_imported(script: str) -> None:
     imports(_IMPORT_SCRIPT, script)
 
@@ -96,6 +97,7 @@ def test_a_script_that_a_recipe_runs_can_be_imported(script: str) -> None:
         }
     ),
 )
+@pytest.mark.slow
 def test_a_module_that_a_recipe_runs_can_be_imported(module: str, path: str) -> None:
     if module in ("pip", "pytest"):
         assert find_spec(module) is not None

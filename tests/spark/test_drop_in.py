@@ -161,6 +161,7 @@ class Alarm(Counts):
         yield Row(k=key[0], n=-1)
 
 
+@pytest.mark.long
 def test_timers_of_processing_time_fire_without_rows(stream: Any, tmp_path: Path) -> None:
     stream.add(rows("a"))
     fired = threading.Event()
@@ -408,6 +409,7 @@ class Forgetting(Counts):
         super().init(handle)
 
 
+@pytest.mark.long
 def test_a_state_that_is_deleted_in_init_is_empty(stream: Any) -> None:
     stream.add(rows("a", "a"))
     stream.run(counts(stream.frame()))

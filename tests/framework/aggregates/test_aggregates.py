@@ -239,6 +239,7 @@ EPOCHS = st.lists(st.lists(st.lists(ROWS, max_size=6), max_size=3), min_size=1, 
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(epochs=EPOCHS)
 @settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
 def test_aggregates_are_those_that_a_process_function_computes_row_by_row(backend, epochs):
     with Job(backend) as by_columns, Job(backend) as by_rows:
         for batches in epochs:

@@ -178,6 +178,7 @@ EPOCHS = st.lists(st.lists(st.lists(ROWS, max_size=8), max_size=2), min_size=1, 
 @pytest.mark.parametrize("keys", [["key"], ["other"], ["key", "other"]], ids="-".join)
 @given(epochs=EPOCHS)
 @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@pytest.mark.slow
 def test_columns_and_objects_hold_and_give_the_same_to_the_last_bit(keys: list[str], epochs: Any) -> None:
     columns, objects = Job(COLUMNS, keys), Job(OBJECTS, keys)
     for batches in epochs:

@@ -225,6 +225,7 @@ def changed(job: Harness, step: Any) -> None:
 @pytest.mark.parametrize("aggregates", [AGGREGATES, NUMBERS], ids=["objects", "columns"])
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
+@pytest.mark.slow
 def test_aggregates_over_epochs_and_restarts_are_those_of_all_rows(
     backend_name: str, aggregates: Any, steps: Any
 ) -> None:
@@ -280,6 +281,7 @@ WINDOW_STEPS = st.lists(
 )
 @settings(max_examples=15, deadline=None)
 @given(WINDOW_STEPS)
+@pytest.mark.slow
 def test_aggregates_of_windows_are_those_of_all_their_rows(
     assigner: Any, aggregates: Any, steps: Any
 ) -> None:

@@ -220,6 +220,7 @@ def test_a_full_disk_leaves_nothing(export, query, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("out", ["flights.xlsx", "flights.CSV", "out/flights.parq", "flights.json5"])
+@pytest.mark.slow
 def test_an_ending_that_no_format_has_is_refused(run, query, tmp_path, out):
     paths = str(tmp_path / "state"), str(tmp_path / out)
     ran = run("checkpoint", "export", *paths, "--state", "flights", TERMINAL_WIDTH="300")

@@ -156,6 +156,7 @@ def test_a_worker_python_of_another_version_is_refused(invoke, tmp_path):
         ("./unpacked/bin/python", "warning", "is relative to a folder of the executor"),
     ],
 )
+@pytest.mark.slow
 def test_a_worker_python_that_cannot_be_asked_is_named(invoke, python, status, problem):
     check = workers(invoke("doctor", "--format", "json", PYSPARK_PYTHON=python))
     assert (check["status"], problem in check["detail"]) == (status, True)

@@ -153,6 +153,7 @@ def test_a_name_that_decides_nothing_ends_with_one_line_and_status_2(run, distri
     assert ran.stderr.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_wrong_configuration_file_ends_with_one_line_and_status_2(run, tmp_path):
     ran = run("plugins", "list", "--config", str(tmp_path / "nowhere.toml"))
     assert ran.returncode == 2
@@ -160,6 +161,7 @@ def test_a_wrong_configuration_file_ends_with_one_line_and_status_2(run, tmp_pat
     assert "Traceback" not in ran.stderr
 
 
+@pytest.mark.long
 def test_a_wrong_argument_ends_with_status_2(run):
     assert run("plugins", "list", "--format", "xml").returncode == 2
     assert run("plugin").returncode == 2
@@ -179,6 +181,7 @@ def test_the_version_comes_with_the_plugins_and_loads_none_of_them(run, distribu
     "arguments",
     [["--help"], ["plugins", "list"], ["plugins", "show", "nested-map"], ["doctor"], ["demo", "--help"]],
 )
+@pytest.mark.slow
 def test_a_command_that_does_not_run_spark_does_not_import_it(arguments):
     script = (
         "import sys\n"

@@ -82,6 +82,7 @@ def test_without_sparks_location_one_epoch_may_be_asked_for(invoke, query, tmp_p
     assert not (tmp_path / "other" / "_savepoint").exists()
 
 
+@pytest.mark.long
 def test_a_used_folder_or_missing_state_ends_with_status_2(run, savepoint, tmp_path):
     for paths in ((tmp_path / "state", savepoint), (tmp_path / "nowhere", tmp_path / "new")):
         ran = run("savepoint", "create", *map(str, paths))
@@ -249,6 +250,7 @@ def test_no_command_about_savepoints_imports_spark(query, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_stopping_a_query_that_does_not_run_leaves_no_file(run, query, tmp_path):
     before = query.folder.storage.files()
     ran = run("savepoint", "stop", str(tmp_path / "state"), str(tmp_path / "savepoint"), "--timeout", "1")

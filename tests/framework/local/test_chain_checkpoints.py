@@ -80,6 +80,7 @@ class Unequal(Stamped):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_time_continues_in_an_operator_over_another_one_with_any_number_of_tasks(config):
     """No row of a task that is behind the others is late in a later run."""
     by_minute = EventTime("ts", delay="0 s")
@@ -348,6 +349,7 @@ def _wait_for(mark: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_many_watermarks_behind_a_barrier_do_not_stop_a_checkpoint(tmp_path, config):
     """The channel of the task that still writes is full of them, and is read again in the next epoch."""
     config |= {"checkpoint.interval": "2 s", "checkpoint.timeout": "5 minutes"}

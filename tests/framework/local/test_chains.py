@@ -73,6 +73,7 @@ def test_a_chain_has_the_results_that_it_has_in_one_process(seed: int, tmp_path:
 
 
 @pytest.mark.parametrize("parallelism", [(2, 1), (1, 2)])
+@pytest.mark.slow
 def test_one_operator_with_several_tasks_is_enough_for_a_chain_in_processes(parallelism):
     users = [chr(ord("a") + number % 7) for number in range(200)]
     first, second = map(tasks, parallelism)
@@ -109,6 +110,7 @@ class Passed(KeyedBroadcastProcessFunction):
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.slow
 def test_an_operator_has_its_broadcast_rows_before_rows_of_another_one(parallelism):
     """Also before those with which the other one answers its own broadcast rows."""
     config, columns = tasks(parallelism), "currency string, amount double"
@@ -144,6 +146,7 @@ class Latest(KeyedCoProcessFunction):
 
 
 @pytest.mark.parametrize("parallelism", [1, 2])
+@pytest.mark.slow
 def test_an_operator_that_has_ended_does_not_hold_back_time(parallelism, config):
     """The rows of the source go further than those of the operator, and time is that of both at the end."""
     first = keyed(events("ab", [0, 10]), "user", uid="a", config=tasks(parallelism, config))

@@ -306,6 +306,7 @@ def test_two_connected_sources_continue_at_their_own_offsets(config: dict[str, o
 @pytest.mark.parametrize(
     "signal_number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
 )
+@pytest.mark.long
 def test_a_killed_program_continues_and_its_parquet_files_have_each_row_once(
     tmp_path: Path, signal_number: signal.Signals
 ):

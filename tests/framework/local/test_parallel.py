@@ -52,6 +52,7 @@ TWO: dict[str, object] = {"parallelism": 2}
 
 
 @pytest.mark.parametrize("parallelism", [2, 3])
+@pytest.mark.slow
 def test_several_tasks_count_the_rows_of_each_key_as_one_does(parallelism):
     users = [chr(ord("a") + number * number % 26) for number in range(500)]
     rows = Channels([events(users)] * 3, [events(users[:100])])
@@ -71,6 +72,7 @@ def test_broadcast_rows_reach_every_task():
     assert plain(rated) == sorted((row["user"], 2.0 * row["amount"]) for row in payments)
 
 
+@pytest.mark.long
 def test_two_connected_inputs_meet_in_the_task_of_their_key():
     orders = [{"order": f"o{n}", "item": f"item {n}"} for n in range(30)]
     payments = [{"order": f"o{n}", "amount": n} for n in reversed(range(30))]
@@ -91,6 +93,7 @@ def test_the_watermark_is_that_of_the_slowest_channel(config):
     assert found["n"] == [14] * 10
 
 
+@pytest.mark.long
 def test_timers_fire_in_the_task_of_their_key(config):
     rows = Channels([events("abc", [0, 0, 0])], [events("abcd", [10, 20, 30, 40])])
     stream = keyed(rows, "user", uid="silence", config=config | TWO, event_time=BY_MINUTE)
@@ -130,6 +133,7 @@ def test_the_tasks_and_their_mode_are_explained(config):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_each_run_may_have_another_number_of_tasks(config):
     """CP-19: a later run restores the state of other key groups, and continues behind the rows read."""
     expected: Counter[str] = Counter()
@@ -275,6 +279,7 @@ def test_a_killed_task_starts_again_from_the_last_checkpoint(tmp_path, config, c
     assert found == Counter((f"u{number % 7}", number // 7 + 1) for number in range(500))
 
 
+@pytest.mark.long
 def test_a_task_that_is_killed_again_before_the_next_checkpoint_ends_the_run(tmp_path, config):
     config["checkpoint.interval"] = "1 hour"
     with pytest.raises(SubtaskFailedError, match="was killed by signal 9"):
@@ -301,6 +306,7 @@ class KilledServer(ForkServer):
 
 
 @pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.slow
 def test_a_run_whose_fork_server_is_killed_while_tasks_start_begins_again(
     tmp_path, config, caplog, monkeypatch, after
 ):
@@ -329,6 +335,7 @@ class Later(KeyedProcessFunction):
         yield ctx.key, 122
 
 
+@pytest.mark.long
 def test_timers_fire_where_a_task_processes_the_channel_last_that_ended_first(config):
     """The last watermark is only in the channel that ended last."""
     early = [events("k", [n]) for n in range(20)]
@@ -368,6 +375,7 @@ class KilledOnce(Count):
     ("in_close", "logged"),
     [(True, "continues from its last checkpoint"), (False, "failed after the last checkpoint: its process")],
 )
+@pytest.mark.slow
 def test_a_task_that_is_killed_at_its_end_loses_no_row(tmp_path, config, caplog, in_close, logged):
     marker = tmp_path / "marker"
     marker.touch()
@@ -390,6 +398,7 @@ class FailsToClose(Count):
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.slow
 def test_an_error_while_closing_leaves_all_rows_to_the_next_run(tmp_path, config, tasks):
     marker = tmp_path / "marker"
     marker.touch()
@@ -415,6 +424,7 @@ class RatedUntilKilled(Rated):
         yield from super().process(row, ctx)
 
 
+@pytest.mark.long
 def test_a_run_with_broadcast_rows_that_can_be_read_once_does_not_start_again(tmp_path, config):
     """They would be missing in the second run."""
     payments = [{"user": "a", "currency": "EUR", "amount": 1.0}]

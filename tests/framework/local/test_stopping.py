@@ -27,6 +27,7 @@ def _rows(config: dict[str, object], uid: str) -> Iterator[Any]:
     return iter(keyed(reader, "user", uid=uid, config=config).process(Count(), COUNTS))
 
 
+@pytest.mark.long
 def test_ctrl_c_while_the_processes_of_tasks_start_stops_the_run_at_a_checkpoint(tmp_path: Path):
     """A terminal sends it to all processes; theirs does not run our code yet."""
     (tmp_path / "site").mkdir()

@@ -39,6 +39,7 @@ KEYS = st.builds(
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.lists(st.dictionaries(KEYS, st.binary(max_size=2) | st.none(), max_size=8), max_size=8), st.data())
+@pytest.mark.long
 def test_a_space_with_a_limit_behaves_as_one_without(batches: Any, data: Any) -> None:
     narrow, plain = LongKeySpace(NarrowSpace()), DictSpace()
     for batch in batches:

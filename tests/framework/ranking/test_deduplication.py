@@ -99,6 +99,7 @@ def restarted(job: Harness, step: str) -> None:
 )
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
+@pytest.mark.slow
 def test_columns_and_rows_keep_the_same(backend_name: str, keep: str, by: Any, steps: Any) -> None:
     arguments: Any = {"key": "user", "schema": SCHEMA, "output": SCHEMA, "backend": backend_name}
     with (

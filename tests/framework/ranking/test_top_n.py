@@ -90,6 +90,7 @@ def at_ranks(rows: list[Any], shown: dict[Any, str]) -> dict[Any, str]:
 )
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(STEPS)
+@pytest.mark.slow
 def test_columns_and_rows_show_the_same_at_each_rank(
     backend_name: str, n: int, by: Any, descending: Any, steps: Any
 ) -> None:

@@ -131,6 +131,7 @@ def test_bulk_methods_do_what_their_loops_do(instances, given):
 
 
 @pytest.mark.parametrize("tracked", [False, True], ids=["", "tracked"])
+@pytest.mark.slow
 def test_bulk_methods_equal_their_loops_over_many_rows_and_during_a_snapshot(instances, tracked):
     """More rows than one chunk has, keys that come once and again, stored before and new."""
     generator = random.Random(42)

@@ -423,6 +423,7 @@ def copied(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("tracking", ["own", "noted"])
+@pytest.mark.slow
 def test_changes_are_those_of_a_model(instances, tmp_path, tracking):
     """What a table tracks itself and what the framework notes agree: both equal the model."""
     instance = open_instance(

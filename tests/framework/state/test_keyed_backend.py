@@ -253,6 +253,7 @@ def test_a_state_that_a_run_never_touches_survives_its_snapshot(instances):
 
 
 @pytest.mark.parametrize(("old", "new"), [(4, 2), (2, 4), (2, 2), (15, 77), (77, 15)])
+@pytest.mark.slow
 def test_rescaling_gives_every_value_to_the_instance_that_owns_its_key_group(instances, old, new):
     """SB-38: one state of its own name for each of 128 key groups."""
     maximum = 128

@@ -168,6 +168,7 @@ _SEQUENCES = st.lists(
     ("name", "sampled", "examples"),
     [("heap-cow", False, 60), ("heap-cow", True, 20), ("nested-map", False, 20), ("rocksdb", False, 6)],
 )
+@pytest.mark.slow
 def test_a_write_behind_cache_changes_no_result_and_no_state(name, sampled, examples, tmp_path):
     @settings(max_examples=examples, deadline=None)
     @given(sequences=_SEQUENCES)

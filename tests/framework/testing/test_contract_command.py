@@ -69,6 +69,7 @@ def line_of(output: str, name: str) -> list[str]:
     return line.rstrip().removeprefix(name).split(maxsplit=5)
 
 
+@pytest.mark.slow
 def test_a_backend_that_passes_is_reported_line_by_line(tmp_path, backend_name):
     ran = run(tmp_path / "work", backend_name, "--no-baseline", "-k", "snapshot or removed")
     assert ran.returncode == 0, ran.stdout + ran.stderr
@@ -81,12 +82,14 @@ def test_a_backend_that_passes_is_reported_line_by_line(tmp_path, backend_name):
     assert list((tmp_path / "work").iterdir()) == []
 
 
+@pytest.mark.long
 def test_an_installation_of_heap_cow_says_how_it_was_built(tmp_path):
     description = PluginRegistry(Configuration({"backend": "heap-cow"})).choose().description
     ran = run(tmp_path / "work", "heap-cow", "--no-baseline", "-k", "name_version")
     assert ran.stdout.startswith(f"heap-cow ({description.build}): python ")
 
 
+@pytest.mark.long
 def test_nothing_of_the_folder_it_runs_in_disturbs_the_tests(tmp_path):
     work = tmp_path / "work"
     work.mkdir()
@@ -103,6 +106,7 @@ def test_nothing_of_the_folder_it_runs_in_disturbs_the_tests(tmp_path):
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
+@pytest.mark.long
 def test_options_are_those_of_the_instances(tmp_path):
     ran = run(
         tmp_path / "work",
@@ -117,6 +121,7 @@ def test_options_are_those_of_the_instances(tmp_path):
     assert ", heap-cow.compiled=never: python " in ran.stdout
 
 
+@pytest.mark.long
 def test_a_module_of_the_folder_it_runs_in_needs_no_distribution(tmp_path):
     work = tmp_path / "work"
     work.mkdir()
@@ -150,6 +155,7 @@ def keyedstate_create_state_table(meta, context):
 """
 
 
+@pytest.mark.long
 def test_a_failed_part_is_named_with_its_failing_tests(tmp_path, distributions):
     distributions.add_source("lying-backend", "9.9", "mine", SOURCE.format(claims="", extra=BLIND))
     file, page = tmp_path / "report.json", tmp_path / "report.md"
@@ -248,6 +254,7 @@ def test_an_unknown_backend_is_refused_with_the_names_that_are_close(tmp_path):
         (["-k", "no_such_test", "--no-baseline"], "no test of the contract kit"),
     ],
 )
+@pytest.mark.slow
 def test_what_it_cannot_do_is_refused_in_a_line(tmp_path, words, said):
     ran = run(tmp_path / "work", "heap-cow", *words, TERMINAL_WIDTH="200", COLUMNS="200")
     assert (ran.returncode, ran.stdout) == (2, ""), ran.stderr
@@ -279,6 +286,7 @@ def test_a_test_class_without_the_extra_gets_the_same_error(tmp_path):
     assert "keyedstate[test]" in ran.stdout
 
 
+@pytest.mark.long
 def test_an_announced_test_that_fails_is_reported_and_fails_nothing(tmp_path):
     (tmp_path / "test_announced.py").write_text(
         "import pytest\n\n"

@@ -133,6 +133,7 @@ def run_kit(folder: Path, source: str, chosen: str) -> subprocess.CompletedProce
 
 
 @pytest.mark.parametrize("lie", LIES)
+@pytest.mark.slow
 def test_a_lie_is_found(tmp_path: Path, lie: str) -> None:
     source, tests = LIES[lie]
     ran = run_kit(tmp_path, source, tests)

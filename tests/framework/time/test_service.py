@@ -380,6 +380,7 @@ def test_a_namespace_that_is_nan_is_one_namespace(instance):
 # -- checkpoints ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_timers_come_back_with_any_range_of_key_groups_and_on_any_backend(backends):
     """TM-14: the timers of a range are those of its key groups; PQ-10."""
     instance = backends.instance()

@@ -103,6 +103,7 @@ def aside(job: Harness) -> list[str]:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(WINDOWS, st.sampled_from([0, 1, 9]), STEPS)
+@pytest.mark.slow
 def test_columns_and_rows_give_the_same(backend_name: str, assigner: Any, lateness: int, steps: Any) -> None:
     """WIN-01, WIN-02, WIN-14, WIN-16 over random rows, out of order and late, with restarts.
 
@@ -139,6 +140,7 @@ def test_columns_and_rows_give_the_same(backend_name: str, assigner: Any, latene
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(PROCESSING_WINDOWS, STEPS)
+@pytest.mark.slow
 def test_columns_and_rows_give_the_same_in_processing_time(
     backend_name: str, assigner: Any, steps: Any
 ) -> None:
@@ -209,6 +211,7 @@ def walk(seed: int, steps: int) -> list[Any]:
     ("gap", "lateness"),
     [(3, 0), *(pytest.param(*pair, marks=pytest.mark.long) for pair in ((9, 0), (4, 1), (1, 30))), (5, 13)],
 )
+@pytest.mark.slow
 def test_sessions_by_columns_and_by_rows_give_the_same(gap: int, lateness: int, one_by_one: bool) -> None:
     """MW-01, WIN-14, WIN-16 over random rows, out of order and late, with restarts.
 
@@ -259,6 +262,7 @@ def one_backend() -> str:
     return "heap-cow"
 
 
+@pytest.mark.slow
 def test_a_batch_over_many_windows_and_keys_of_several_columns(backend_name: str) -> None:
     function = windowed(Sliding.of("10 s", "2 s")).aggregate(n=count(), mean=mean("v"), all=collect("v"))
     start = dt.datetime(2024, 5, 1, tzinfo=UTC)
@@ -350,6 +354,7 @@ def test_a_late_row_fires_once_although_an_earlier_window_ends_with_it(
         assert job.num_entries() == 0
 
 
+@pytest.mark.slow
 def test_sessions_of_many_keys_over_batches_out_of_order_and_a_rescaling(backend_name: str) -> None:
     """MW-01: rows bridge stored sessions, of keys with several columns, a NaN and nulls among them."""
     function = windowed(Session.with_gap("10 s")).aggregate(n=count(), mean=mean("v"), all=collect("v"))

@@ -727,6 +727,7 @@ def test_a_visitor_shows_every_entry_once(cowmap: ModuleType) -> None:
     assert visitor.next_batch() == []
 
 
+@pytest.mark.slow
 def test_a_visitor_tolerates_every_change_across_rehashes(cowmap: ModuleType) -> None:
     rng = random.Random(3)
     for round_ in range(20):

@@ -119,6 +119,7 @@ def each_damage(folder: Path, files: list[Path]) -> Iterator[tuple[str, Path]]:
                     there.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_of_a_checkpoint_is_named_or_not_needed(job: Job, tmp_path: Path) -> None:
     job._copies = None
     folder = Path(job.folder.location)

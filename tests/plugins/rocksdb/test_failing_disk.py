@@ -61,6 +61,7 @@ def run(
 
 @each_layout
 @pytest.mark.parametrize("mode", ["full", pytest.param("read-only", marks=pytest.mark.long)])
+@pytest.mark.slow
 def test_a_disk_that_takes_nothing_is_named_and_loses_nothing(
     failing_disk: Path, tmp_path: Path, layout: dict[str, Any], mode: str
 ) -> None:

@@ -216,6 +216,7 @@ def test_a_restore_of_the_same_range_continues_with_the_files_as_they_are(job: J
 
 @pytest.mark.parametrize(("threshold", "ingests"), [(0.75, True), (1.0, True), (1.0, False), (0.0, False)])
 @pytest.mark.parametrize("writing", [SnapshotKind.FULL, SnapshotKind.DELTA], ids=["full snapshots", "deltas"])
+@pytest.mark.slow
 def test_state_follows_its_key_groups_up_and_down(
     tmp_path: Path, threshold: float, ingests: bool, writing: SnapshotKind
 ) -> None:
@@ -236,6 +237,7 @@ def test_state_follows_its_key_groups_up_and_down(
     job.close()
 
 
+@pytest.mark.long
 def test_other_numbers_of_instances_lose_and_double_nothing(tmp_path: Path) -> None:
     """SCALE-01: from (1, 2, 3, 8) instances to (1, 2, 3, 7, 8), keys added and removed between."""
     for before in (1, 2, 3, 8):

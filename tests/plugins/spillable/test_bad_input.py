@@ -116,6 +116,7 @@ def right_or_refused(read: Callable[[], Any], expected: Any, state: str) -> bool
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_damaged_file_is_an_error_with_state_and_file_and_no_wrong_value(
     instance: Any, tmp_path: Path, kind: str, read: str
 ) -> None:

@@ -258,6 +258,7 @@ class PairParity(Parity):
 
 @pytest.mark.parametrize("machine", [Parity, PairParity], ids=["windows", "pairs"])
 @pytest.mark.parametrize("together", [2, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.slow
 def test_columns_that_move_are_those_that_do_not(
     machine: type[Parity], together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +325,7 @@ def test_changes_of_forgotten_epochs_leave_no_rows_on_disk(instance: Any) -> Non
     assert rows == len(table) == 8_000
 
 
+@pytest.mark.long
 def test_memory_shrinks_when_most_entries_are_spilled(instance: Any) -> None:
     table = instance.table(NUMBERS)
     fill(table, range(200_000))

@@ -138,6 +138,7 @@ def test_rules_of_a_batch_frame_reach_every_task_once_in_each_run(
     assert by_epoch(stream)[2] == every(first | {"key 0": 100}, 5)
 
 
+@pytest.mark.long
 def test_rules_of_a_batch_frame_are_processed_once_in_each_run(
     stream: Any, rules: Rules, one_backend: str
 ) -> None:
@@ -390,6 +391,7 @@ def test_an_uncommitted_epoch_runs_again_with_the_same_rows_and_state(
     )
 
 
+@pytest.mark.long
 def test_a_restart_at_another_parallelism_deals_out_operator_state(
     stream: Any, rules: Rules, one_backend: str
 ) -> None:

@@ -183,6 +183,7 @@ def test_an_idle_input_does_not_hold_timers_back(streams, one_backend):
     }
 
 
+@pytest.mark.long
 def test_an_epoch_that_runs_again_and_a_killed_task_change_nothing(streams, one_backend, tmp_path):
     orders, payments = streams
     flag = tmp_path / "killed"

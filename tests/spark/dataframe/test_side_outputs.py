@@ -141,6 +141,7 @@ def split_rows(out: DataFrame) -> dict[str, list[Any]]:
         return {name: sorted(map(tuple, frame.collect())) for name, frame in outputs.items()}
 
 
+@pytest.mark.long
 def test_functions_of_every_kind_have_side_outputs(spark: SparkSession, rows: DataFrame) -> None:
     two = connect(keyed(rows, "k"), keyed(rows, "k")).process(Both(), "k string")
     assert split_rows(two) == {"main": [("a",), ("a",), ("b",)], "left": [("a",), ("a",), ("b",)]}

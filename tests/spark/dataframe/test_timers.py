@@ -270,6 +270,7 @@ def test_an_error_of_a_timer_names_its_key_and_time(stream: Any, one_backend: st
     assert by_epoch(stream)[2] == model(EPOCHS[:3])[2]
 
 
+@pytest.mark.long
 def test_an_input_that_is_behind_holds_the_watermark_up_over_restarts(stream: Any, one_backend: str) -> None:
     """WM-03: the watermark is the least of the inputs', which the checkpoints know."""
 
@@ -309,6 +310,7 @@ class OnlyOnce(Both):
 
 
 @pytest.mark.skipif(not has_python_sources(), reason="the heartbeat is Spark's own source")
+@pytest.mark.long
 def test_a_drained_query_with_a_heartbeat_fires_all_event_time_timers(
     stream: Any, one_backend: str, tmp_path: Path
 ) -> None:

@@ -212,6 +212,7 @@ class Busy(ProcessWindowFunction):
         yield ctx.key, ctx.window.start // 1000, sum(row.v for row in elements)
 
 
+@pytest.mark.long
 def test_outputs_are_split_in_foreach_batch_and_the_state_runs_once(stream, one_backend):
     config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
     out = (

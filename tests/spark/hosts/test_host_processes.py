@@ -385,6 +385,7 @@ def test_what_a_function_does_wrong_is_one_clear_error(
     assert job.epoch(0, ["fine"]) == [("fine", 1)]
 
 
+@pytest.mark.long
 def test_an_epoch_that_takes_too_long_ends_its_host(start: Callable[..., HostedJob]) -> None:
     job = start(Acting())
     job.epoch(0, ["fine"])
@@ -706,6 +707,7 @@ def test_a_task_hears_of_the_death_of_a_host_whose_child_lives(
         list(job.results(0, rows))
 
 
+@pytest.mark.long
 def test_the_databases_of_a_killed_host_are_deleted_by_the_next(
     start: Callable[..., HostedJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ def test_an_executor_with_another_version_is_named(
     assert caught.value.check == "comparing versions"
 
 
+@pytest.mark.long
 def test_an_executor_without_the_backend_is_named(
     events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_an_executor_without_the_backend_is_named(
     assert caught.value.check == "comparing versions"
 
 
+@pytest.mark.long
 def test_an_executor_that_does_not_see_the_driver_s_folder_is_named(
     events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
 ) -> None:
@@ -199,6 +201,7 @@ def test_an_executor_without_pyarrow_is_named_with_its_interpreter(tmp_path: Pat
     assert "Set PYSPARK_PYTHON, where the job is started" in ran.stdout
 
 
+@pytest.mark.long
 def test_workers_that_cannot_run_python_functions_are_reported(
     events: DataFrame, tmp_path: Path, one_backend: str, broken_workers: Path
 ) -> None:

@@ -106,6 +106,7 @@ def test_another_max_parallelism_than_the_stored_one_is_refused(stream: Any, one
     assert "MaxParallelismChangedError: the stored state has the max parallelism 128, and 64" in message
 
 
+@pytest.mark.long
 def test_a_state_folder_that_is_deleted_between_epochs_stops_the_query(stream: Any, one_backend: str) -> None:
     for _ in range(2):
         stream.add(rows())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame
 
 from keyedstate import keyed, types
@@ -90,6 +91,7 @@ def test_a_full_snapshot_is_written_when_the_chain_is_long_and_old_files_go(
     assert there == used, "what no retained checkpoint uses is gone, what one does is there"
 
 
+@pytest.mark.long
 def test_a_chain_is_read_over_other_ranges_and_by_another_backend(stream: Any) -> None:
     """SB-38: a restart with another parallelism begins with the full snapshot."""
     runs = [("heap-cow", 2, 5), ("nested-map", 3, 2), ("heap-cow", 1, 2), ("heap-cow", 1, 1)]

@@ -147,6 +147,7 @@ def frame_of(spark: SparkSession, path: Path, state: str, uid: str | None = None
 # -- from a function ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_function_over_history_becomes_a_savepoint(words: DataFrame, bootstrapped: Path) -> None:
     """SPA-01: words at the max parallelism 128, all keys are there."""
     savepoint = Savepoint.open(bootstrapped)
@@ -206,6 +207,7 @@ def test_a_function_that_fails_leaves_no_savepoint(words: DataFrame, tmp_path: P
 # -- from rows alone ---------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_rows_become_states_without_a_function(spark: SparkSession, tmp_path: Path) -> None:
     totals = spark.createDataFrame([("a", 1, 5), ("a", 2, 6), (None, 1, 7)], "k string, d int, value long")
     names = spark.createDataFrame([("a", 1, ["x", "y"])], "k string, d int, value array<string>")
@@ -406,6 +408,7 @@ def test_times_that_were_taken_apart_come_together_again() -> None:
         )
 
 
+@pytest.mark.long
 def test_a_savepoint_of_a_backend_with_files_of_its_own_has_none_of_them(
     words: DataFrame, tmp_path: Path
 ) -> None:

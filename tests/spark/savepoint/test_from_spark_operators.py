@@ -152,6 +152,7 @@ def test_functions_continue_after_an_aggregation_a_deduplication_and_a_join(
     assert len(expected) > 12
 
 
+@pytest.mark.long
 def test_functions_continue_in_event_time(new_stream: Callable[..., Any], tmp_path: Path) -> None:
     inputs = Inputs(new_stream, tmp_path, "append")
 

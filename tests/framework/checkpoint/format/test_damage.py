@@ -196,6 +196,7 @@ def document(request: pytest.FixtureRequest, job: Any) -> tuple[str, Callable[[]
 Document = tuple[str, Callable[[], object], CheckpointStorage]
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_any_byte_of_a_document_is_found(document: Document) -> None:
     path, read, storage = document
     data = storage.read(path)

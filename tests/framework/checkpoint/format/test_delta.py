@@ -137,6 +137,7 @@ def change(backend: KeyedStateBackend, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.slow
 def test_a_chain_gives_the_state_after_its_last_epoch_over_any_ranges(chain: Chain, seed: int) -> None:
     """SB-38: every epoch begins from what is on disk, and the whole is read in two and three parts too."""
     rng = random.Random(seed)

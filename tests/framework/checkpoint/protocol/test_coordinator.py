@@ -480,6 +480,7 @@ def test_a_timeout_that_is_too_short_is_refused(job: Any, timeout_ms: Any) -> No
 
 
 @pytest.mark.parametrize("retained", [2, 3, 5])
+@pytest.mark.slow
 def test_the_newest_checkpoints_are_kept_with_their_data_and_nothing_else(
     jobs: ModuleType, storage: CheckpointStorage, retained: int
 ) -> None:

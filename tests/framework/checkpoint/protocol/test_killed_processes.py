@@ -42,6 +42,7 @@ def killed(job: Any, request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.parametrize("killed", [*UNFINISHED, *FINISHED], indirect=True)
+@pytest.mark.slow
 def test_the_batch_runs_again_and_counts_once(killed: Any) -> None:
     coordinator = CheckpointCoordinator(killed.folder)
     for epoch in (3, 4):
@@ -53,6 +54,7 @@ def test_the_batch_runs_again_and_counts_once(killed: Any) -> None:
 
 
 @pytest.mark.parametrize("killed", FINISHED, indirect=True)
+@pytest.mark.slow
 def test_a_batch_that_spark_has_committed_is_published_by_the_next_one(killed: Any) -> None:
     killed.epoch("run-3", 4, CheckpointCoordinator(killed.folder))
     assert killed.published(3) == killed.state_of(0, 1, 2, 3)
@@ -83,6 +85,7 @@ def test_a_folder_of_a_process_killed_in_the_first_epoch_can_be_used(job: Any) -
     assert job.published(0) == job.state_of(0)
 
 
+@pytest.mark.long
 def test_a_process_killed_twice_in_a_row_leaves_what_the_third_run_needs(job: Any) -> None:
     coordinator = CheckpointCoordinator(job.folder)
     for epoch in range(2):

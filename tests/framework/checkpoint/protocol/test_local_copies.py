@@ -127,6 +127,7 @@ def test_a_copy_that_is_not_the_described_file_is_deleted_and_the_storage_read(
     assert machine.epochs_seen(0) == machine.job.published(0)
 
 
+@pytest.mark.long
 def test_every_flipped_byte_of_a_copy_is_found_before_it_is_used(machine: Machine) -> None:
     machine.epoch("run-1", 0)
     metadata = machine.remote.read_metadata(0)

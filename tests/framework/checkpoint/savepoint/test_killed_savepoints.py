@@ -33,6 +33,7 @@ def query(job: Any, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("what", ["create", "fork", "delete"])
+@pytest.mark.slow
 def test_a_killed_process_leaves_a_complete_savepoint_or_none(query: Path, what: str) -> None:
     if what != "create":
         Savepoint.create(query / "savepoint", query / "state", query / "spark")
