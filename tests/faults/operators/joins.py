@@ -209,11 +209,36 @@ def _co_group_answer(epochs: Epochs) -> Counter[Row]:
     )
 
 
+#: The table of the broadcast join has the remainders below this one.
+_REMAINDERS, _REMAINDERS_IN_TABLE = 7, 4
+
+
+def _broadcast(rows: DataFrame) -> DataFrame:
+    table = rows.sparkSession.range(_REMAINDERS_IN_TABLE).selectExpr("id r", "100 * id factor")
+    flights = rows.where("id >= 0").selectExpr("tailnum", "id", f"id % {_REMAINDERS} rest", "arr_delay")
+    joined = ks.keyed(flights, "tailnum", uid="broadcast-join").broadcast_join(
+        table, on={"rest": "r"}, how="left"
+    )
+    return joined.selectExpr(
+        "tailnum key", "id", f"coalesce(factor, {_NONE}L) flights", "coalesce(arr_delay, 0L) delay"
+    )
+
+
+def _broadcast_answer(epochs: Epochs) -> Counter[Row]:
+    found: Counter[Row] = Counter()
+    for flight in epochs.flights():
+        rest = flight["id"] % _REMAINDERS
+        factor = 100 * rest if rest < _REMAINDERS_IN_TABLE else _NONE
+        found[flight["tailnum"], flight["id"], factor, flight["arr_delay"] or 0] += 1
+    return found
+
+
 JOINS = {
     "join": Operator(_join, _join_answer, {"join": nothing}),
     "multiway-join": Operator(_multiway, _multiway_answer, {"multiway-join": nothing}),
     "interval-join": Operator(_interval, _interval_answer, {"interval-join": nothing}),
     "versioned-join": Operator(_versioned, _versioned_answer, {"versioned-join": _with_versions}),
     "window-join": Operator(_window_join, _window_join_answer, {"window-join": nothing}),
+    "broadcast-join": Operator(_broadcast, _broadcast_answer, {"broadcast-join": nothing}),
     "co-group": Operator(_co_group, _co_group_answer, {"co-group": nothing}),
 }

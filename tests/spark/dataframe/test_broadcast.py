@@ -535,3 +535,47 @@ def test_a_keyed_row_that_writes_broadcast_state_stops_the_query(
     message = stream.failure(factors(stream, rules.batch(), one_backend, Writes()))
     assert "the broadcast state 'factors' can only be read here" in message
     assert "Change it in process_broadcast()" in message
+
+
+def test_a_broadcast_join_keeps_its_table_over_restarts_and_finds_columns_by_spark_s_rules(
+    rules: Rules, stream: Any, one_backend: str
+) -> None:
+    def joined() -> DataFrame:
+        config = {"backend": one_backend, "checkpoint.dir": str(stream.state)}
+        left = keyed(stream.frame().selectExpr("k", "v Number"), "number", uid="joined", config=config)
+        return left.broadcast_join(rules.stream(), on={"K": "NAME"}, how="left")
+
+    rules.add(("a", 1), ("b", 2))
+    stream.add([{"k": "a", "v": 1}, {"k": "c", "v": 2}])
+    rules.add(("a", 10))
+    stream.add([{"k": "a", "v": 3}, {"k": "b", "v": 4}])
+    out = joined()
+    assert out.schema.simpleString() == "struct<Number:bigint,k:string,factor:bigint>"
+    stream.run(out)
+    rules.add(("c", 3))
+    stream.add([{"k": "a", "v": 5}, {"k": "b", "v": 6}, {"k": "c", "v": 7}])
+    stream.run(joined())
+    assert sorted(stream.all_rows()) == [
+        (1, "a", 1),
+        (2, "c", None),
+        (3, "a", 10),
+        (4, "b", 2),
+        (5, "a", 10),
+        (6, "b", 2),
+        (7, "c", 3),
+    ]
+
+
+def test_a_broadcast_join_of_batches_equals_spark_s_own(spark: SparkSession) -> None:
+    left = spark.range(5000).selectExpr("id", "id % 11 a", "cast(id % 5 as string) b")
+    right = (
+        spark.range(20)
+        .selectExpr("id % 10 a", "cast(id % 3 as string) b", "id * 2 id")
+        .dropDuplicates(["a", "b"])
+    )
+    for how in ("inner", "left", "semi", "anti"):
+        ours = keyed(left, "id").broadcast_join(right, on=["a", "b"], how=how)
+        theirs = left.join(right.withColumnRenamed("id", "right_id"), ["a", "b"], how)
+        wanted = ["id", "a", "b", *(["right_id"] if how in ("inner", "left") else [])]
+        expected = sorted((tuple(row) for row in theirs.select(wanted).collect()), key=repr)
+        assert sorted((tuple(row) for row in ours.collect()), key=repr) == expected, how

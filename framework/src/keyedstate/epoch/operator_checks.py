@@ -5,7 +5,7 @@ from __future__ import annotations
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.errors import InvalidFunctionError, MissingEventTimeError
 from keyedstate.joins import IntervalJoinFunction
-from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
+from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.connected_inputs import check_inputs
 from keyedstate.state import TtlClock
 from keyedstate.state.kinds.accessor import declared_states
@@ -18,7 +18,7 @@ def check_sides(function: KeyedFunction, *, inputs: int, broadcast: bool) -> Non
     """Raise `InvalidFunctionError` for a function with other inputs than the operator has."""
     check_inputs(function, inputs)
     name = type(function).__name__
-    two_sided = isinstance(function, KeyedBroadcastProcessFunction)
+    two_sided = function._has_broadcast_side
     if two_sided and not broadcast:
         raise InvalidFunctionError(
             name, "it has a broadcast side; give it rows with keyed(...).broadcast(rows)"
@@ -26,8 +26,8 @@ def check_sides(function: KeyedFunction, *, inputs: int, broadcast: bool) -> Non
     if broadcast and not two_sided:
         raise InvalidFunctionError(
             name,
-            "it has no broadcast side; derive its class from KeyedBroadcastProcessFunction, or leave out "
-            ".broadcast()",
+            "it has no broadcast side; derive its class from KeyedBroadcastProcessFunction or "
+            "VectorizedBroadcastProcessFunction, or leave out .broadcast()",
         )
 
 

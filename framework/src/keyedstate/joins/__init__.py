@@ -1,6 +1,7 @@
 """Joins: rows of two inputs with one key, by their times, in windows, or for as long as they live."""
 
 from keyedstate.joins.bounds import LeftColumn
+from keyedstate.joins.broadcast import BroadcastJoinableRows, BroadcastJoinFunction, broadcast_join
 from keyedstate.joins.by_key.changing import ChangingJoinFunction
 from keyedstate.joins.by_key.declaration import join
 from keyedstate.joins.by_key.key_join import KeyJoinFunction
@@ -24,6 +25,8 @@ __all__ = [
     "LATE_RIGHT",
     "MISSING_LEFT",
     "MISSING_RIGHT",
+    "BroadcastJoinFunction",
+    "BroadcastJoinableRows",
     "ChangingJoinFunction",
     "CoGroupFunction",
     "IntervalJoin",
@@ -41,6 +44,7 @@ __all__ = [
     "WindowColumn",
     "WindowedInputs",
     "WindowedJoinFunction",
+    "broadcast_join",
     "interval_join",
     "join",
     "joined_columns",

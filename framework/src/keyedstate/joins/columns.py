@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
+import pyarrow as pa
+
 from keyedstate.errors import InvalidJoinError, did_you_mean
 from keyedstate.runtime.functions.connected_inputs import ConnectedInput, ConnectedInputs, ordinal
 
@@ -157,6 +159,22 @@ def several_joined_columns(inputs: ConnectedInputs, fold: Fold = lambda name: na
             made.append(JoinedColumn(shown, number, schema.names.index(name)))
     refuse_equal_names(made, fold)
     return made
+
+
+def joined_schema(
+    schemas: Sequence[pa.Schema], made: Sequence[JoinedColumn | RowKindColumn | WindowColumn]
+) -> pa.Schema:
+    """Return the types of the columns of joined rows, of inputs with these columns."""
+    fields = []
+    for each in made:
+        if isinstance(each, WindowColumn):
+            fields.append(pa.field(each.name, pa.timestamp("us", "UTC")))
+        elif isinstance(each, RowKindColumn):
+            fields.append(pa.field(each.name, pa.string(), nullable=False))
+        else:
+            field = schemas[each.side].field(each.place).with_name(each.name)
+            fields.append(field.with_nullable(field.nullable or each.optional))
+    return pa.schema(fields)
 
 
 def refuse_equal_names(columns: Sequence[JoinedColumn | RowKindColumn], fold: Fold) -> None:

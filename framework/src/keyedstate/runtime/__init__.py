@@ -9,7 +9,11 @@ from keyedstate.runtime.functions.keyed import (
     KeyedProcessFunction,
     OnTimerContext,
 )
-from keyedstate.runtime.functions.vectorized import KeyedBatch, VectorizedProcessFunction
+from keyedstate.runtime.functions.vectorized import (
+    KeyedBatch,
+    VectorizedBroadcastProcessFunction,
+    VectorizedProcessFunction,
+)
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.runtime.timers import KeyTimers, TimeDomain, TimerBatch
 
@@ -26,5 +30,6 @@ __all__ = [
     "OnTimerContext",
     "TimeDomain",
     "TimerBatch",
+    "VectorizedBroadcastProcessFunction",
     "VectorizedProcessFunction",
 ]

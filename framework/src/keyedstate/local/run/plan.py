@@ -14,7 +14,7 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.columns.connected import ConnectedColumns
 from keyedstate.columns.declared import output_schema
 from keyedstate.columns.keyed import KeyedColumns
-from keyedstate.columns.spark_types import spark_name
+from keyedstate.columns.spark_types import schema_as_spark_reads, spark_name
 from keyedstate.epoch.configuration import choose_backend, choose_max_parallelism, frozen
 from keyedstate.epoch.event_time import EventTimes
 from keyedstate.epoch.function_transport import pack_function
@@ -121,6 +121,8 @@ class OperatorPlan:
             function = function.for_inputs(connected.inputs)
         else:
             function = function.for_rows(columns.schema, columns.key_columns, columns.time_column)
+        if read.broadcast is not None:
+            function = function.for_broadcast(schema_as_spark_reads(read.broadcast.schema))
         config = Configuration(read.config, environ=os.environ)
         chosen = choose_backend(config)
         check_states(function, generic_types=chosen.generic_types, event_times=read.event_times)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import pyarrow as pa
-
 from keyedstate.columns.connected import ConnectedColumns
 from keyedstate.columns.declared import output_schema
 from keyedstate.errors import ConnectedFramesError, EventTimeError
-from keyedstate.joins import JoinFunction, RowKindColumn, WindowColumn
+from keyedstate.joins import JoinFunction
+from keyedstate.joins.columns import joined_schema
 from keyedstate.joins.inputs import JoinableInputs
 from keyedstate.local.run.plan import OperatorInputs, OperatorPlan
 from keyedstate.local.streams.keyed import KeyedStream
@@ -107,14 +106,4 @@ class ConnectedStreams(JoinableInputs[ResultStream]):
         made = function.output_columns(ConnectedColumns(*sides).inputs, lambda name: name)
         if made is None:
             return self.process(function, output_schema(declared).schema)
-        fields = []
-        for each in made:
-            if isinstance(each, WindowColumn):
-                fields.append(pa.field(each.name, pa.timestamp("us", "UTC")))
-                continue
-            if isinstance(each, RowKindColumn):
-                fields.append(pa.field(each.name, pa.string(), nullable=False))
-                continue
-            field = sides[each.side].schema.field(each.place).with_name(each.name)
-            fields.append(field.with_nullable(field.nullable or each.optional))
-        return self.process(function, pa.schema(fields))
+        return self.process(function, joined_schema([each.schema for each in sides], made))

@@ -21,6 +21,8 @@ from keyedstate.errors import (
     LocalRunError,
     RowKindError,
 )
+from keyedstate.joins import BroadcastJoinableRows, BroadcastJoinFunction
+from keyedstate.joins.columns import joined_schema
 from keyedstate.local.run.plan import Input, OperatorInputs, OperatorPlan
 from keyedstate.local.sources.choice import source_of
 from keyedstate.local.streams.result import ResultStream
@@ -85,7 +87,7 @@ def keyed(
     return KeyedStream(OperatorInputs((Input(source, columns),), uid, config))
 
 
-class KeyedStream(RankableRows[ResultStream]):
+class KeyedStream(RankableRows[ResultStream], BroadcastJoinableRows[ResultStream]):
     """Rows that have keys; made by `keyed`."""
 
     def __init__(self, read: OperatorInputs) -> None:
@@ -253,6 +255,15 @@ class KeyedStream(RankableRows[ResultStream]):
             return self.process(bound, _window_columns(columns, output))
 
         return Windowed(definition, missing, finish)
+
+    def _broadcast_joined(self, function: BroadcastJoinFunction, rows: object) -> ResultStream:
+        left = self._only_added("broadcast_join()")
+        stream = self.broadcast(rows)
+        assert stream._read.broadcast is not None, "just given"
+        right = schema_as_spark_reads(stream._read.broadcast.schema)
+        bound = function.for_rows(left.schema, left.key_columns, left.time_column).for_broadcast(right)
+        made = bound.output_columns(lambda name: name)
+        return stream.process(bound, joined_schema([left.schema, right], made))
 
     def _only_added(self, operator: str) -> KeyedColumns:
         """Return the columns; raises `RowKindError` where a row may take another one back."""

@@ -22,7 +22,10 @@ from keyedstate.runtime.functions.keyed import (
     KeyedProcessFunction,
     refuse_lone_broadcast_state,
 )
-from keyedstate.runtime.functions.vectorized import VectorizedProcessFunction
+from keyedstate.runtime.functions.vectorized import (
+    VectorizedBroadcastProcessFunction,
+    VectorizedProcessFunction,
+)
 from keyedstate.runtime.row_classes import RowClass, row_class_of
 from keyedstate.state import StateDescriptor
 from keyedstate.state.operator.list_states import OperatorStateDescriptor, declared_operator_states
@@ -30,12 +33,14 @@ from keyedstate.state.operator.list_states import OperatorStateDescriptor, decla
 #: The kinds of rows that a function reads; `input_names` has those of several inputs.
 ROWS, BROADCAST = "rows", "broadcast"
 _PROCESS = {"process": ("row", "ctx")}
+_PROCESS_BATCH = {"process_batch": ("batch", "ctx")}
 #: The methods that a function of each class must define, and their parameters.
 _NEEDED: tuple[tuple[type, Mapping[str, tuple[str, ...]]], ...] = (
     (KeyedBroadcastProcessFunction, {**_PROCESS, "process_broadcast": ("row", "ctx")}),
     (KeyedProcessFunction, _PROCESS),
     (KeyedCoProcessFunction, {process_method(number): ("row", "ctx") for number in range(2)}),
-    (VectorizedProcessFunction, {"process_batch": ("batch", "ctx")}),
+    (VectorizedBroadcastProcessFunction, {**_PROCESS_BATCH, "process_broadcast": ("batch", "ctx")}),
+    (VectorizedProcessFunction, _PROCESS_BATCH),
 )
 #: The methods that it may define.
 _OPTIONAL = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 
 import pyarrow as pa
 
@@ -176,7 +176,7 @@ class OnTimerContext(Context):
 
 
 class BroadcastContext:
-    """What `KeyedBroadcastProcessFunction.process_broadcast` is given with its row; there is no current key.
+    """What ``process_broadcast`` is given with rows of the broadcast side; there is no current key.
 
     Attributes
     ----------
@@ -231,11 +231,17 @@ class KeyedFunction:
     """
 
     side_outputs: Mapping[str, Any] = MappingProxyType({})
+    #: Whether every task runs the function for each row of a second, small input.
+    _has_broadcast_side: ClassVar[bool] = False
 
     def for_rows(
         self, schema: pa.Schema, key_columns: Sequence[str], time_column: str | None
     ) -> KeyedFunction:
         """Return the function for rows of these columns; itself, unless it depends on them."""
+        return self
+
+    def for_broadcast(self, schema: pa.Schema) -> KeyedFunction:
+        """Return the function for broadcast rows of these columns; itself, unless it depends on them."""
         return self
 
     def open(self, ctx: Context) -> None:
@@ -314,6 +320,8 @@ class KeyedBroadcastProcessFunction(KeyedProcessFunction[R], Generic[R, B]):
     ``KeyedBroadcastProcessFunction[Visit, Rule]`` names the classes of rows with keys and of broadcast rows.
     """
 
+    _has_broadcast_side = True
+
     def process_broadcast(self, row: B, ctx: BroadcastContext) -> Iterable[Any] | None:
         """Handle one row of the broadcast side; takes and returns rows as `process`.
 
@@ -325,9 +333,7 @@ class KeyedBroadcastProcessFunction(KeyedProcessFunction[R], Generic[R, B]):
 
 def refuse_lone_broadcast_state(function: KeyedFunction, state: OperatorStateDescriptor[Any]) -> None:
     """Refuse broadcast state in a function that has no broadcast side; raises `InvalidFunctionError`."""
-    if state.meta.kind is OperatorStateKind.BROADCAST and not isinstance(
-        function, KeyedBroadcastProcessFunction
-    ):
+    if state.meta.kind is OperatorStateKind.BROADCAST and not function._has_broadcast_side:
         raise InvalidFunctionError(
             type(function).__name__,
             f"its broadcast state {state.name!r} could never be written; derive the class from "

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyedstate.runtime.functions.keyed import Context, KeyedFunction
+from keyedstate.runtime.functions.keyed import BroadcastContext, Context, KeyedFunction
 from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.timers import TimerBatch
 
@@ -100,3 +100,23 @@ class VectorizedProcessFunction(KeyedFunction):
     def end_epoch(self, ctx: Context) -> Iterable[pa.RecordBatch | pa.Table] | None:
         """Finish the epoch, once after its last batch and even without any; returns as `process_batch`."""
         return None
+
+
+class VectorizedBroadcastProcessFunction(VectorizedProcessFunction):
+    """Reads batches of keyed rows, and batches with every row of a second, small input.
+
+    As with `KeyedBroadcastProcessFunction`, every task runs `process_broadcast` for the rows of the broadcast
+    side, before rows with keys, and only there `keyedstate.state.BroadcastState` can be written.
+    """
+
+    _has_broadcast_side = True
+
+    def process_broadcast(
+        self, batch: pa.RecordBatch, ctx: BroadcastContext
+    ) -> Iterable[pa.RecordBatch | pa.Table] | None:
+        """Handle some rows of the broadcast side, at least one; returns as `process_batch`.
+
+        It may depend only on the rows and the broadcast state, or the tasks would differ.  Every task puts
+        out the batches that it yields.
+        """
+        raise NotImplementedError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from keyedstate.errors import OutputError
-from keyedstate.runtime.functions.vectorized import KeyedBatch, VectorizedProcessFunction
+from keyedstate.runtime.functions.keyed import BroadcastContext
+from keyedstate.runtime.functions.vectorized import (
+    KeyedBatch,
+    VectorizedBroadcastProcessFunction,
+    VectorizedProcessFunction,
+)
 from keyedstate.runtime.runners.keyed_operator import KeyedOperator
 from keyedstate.runtime.timers import TimeDomain, TimerBatch
 from keyedstate.time import DueTimers, Timer, TimerTarget
@@ -108,6 +113,22 @@ class BatchOperator(KeyedOperator):
             raise
         except (Exception, SystemExit) as error:
             raise self._failure(step, error) from error
+
+
+class BroadcastBatchOperator(BatchOperator):
+    """Runs a `VectorizedBroadcastProcessFunction`."""
+
+    _function: VectorizedBroadcastProcessFunction
+
+    def process_broadcast(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = BroadcastContext(self._context)
+        self._context.key = None
+        self._backend.current.clear()
+        with self._operator_states.broadcast_side():
+            for batch in batches:
+                if batch.num_rows:
+                    step = partial(self._function.process_broadcast, batch, context)
+                    yield from self._given("process_broadcast", step)
 
 
 class NotOneByOne:

@@ -6,8 +6,11 @@ from keyedstate.runtime.functions.checks import check_function
 from keyedstate.runtime.functions.connected_inputs import check_inputs
 from keyedstate.runtime.functions.groups import GroupedFunction
 from keyedstate.runtime.functions.keyed import KeyedBroadcastProcessFunction, KeyedFunction
-from keyedstate.runtime.functions.vectorized import VectorizedProcessFunction
-from keyedstate.runtime.runners.batches import BatchOperator
+from keyedstate.runtime.functions.vectorized import (
+    VectorizedBroadcastProcessFunction,
+    VectorizedProcessFunction,
+)
+from keyedstate.runtime.runners.batches import BatchOperator, BroadcastBatchOperator
 from keyedstate.runtime.runners.groups import GroupOperator
 from keyedstate.runtime.runners.keyed_operator import KeyedOperator, OperatorSpec
 from keyedstate.runtime.runners.rows import BroadcastOperator, ConnectedOperator, RowOperator
@@ -22,6 +25,8 @@ def keyed_operator(function: KeyedFunction, backend: KeyedStateBackend, spec: Op
     """
     check_function(function)
     check_inputs(function, 1 if spec.connected is None else len(spec.connected.inputs))
+    if isinstance(function, VectorizedBroadcastProcessFunction):
+        return BroadcastBatchOperator(function, backend, spec)
     if isinstance(function, VectorizedProcessFunction):
         return BatchOperator(function, backend, spec)
     if isinstance(function, GroupedFunction):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from keyedstate.aggregates import Aggregate
 from keyedstate.aggregates.declaration import all_aggregates
 from keyedstate.durations import Duration
 from keyedstate.errors import BroadcastFrameError, RowKindError
+from keyedstate.joins import BroadcastJoinableRows, BroadcastJoinFunction
 from keyedstate.ranking import RankableRows
 from keyedstate.ranking.deduplication import RowsFunction
 from keyedstate.runtime import KeyedFunction
@@ -21,7 +23,7 @@ from keyedstate.runtime.functions.checks import check_function
 from keyedstate.runtime.row_kinds import check_row_kind
 from keyedstate.spark.dataframe.aggregate_columns import aggregation_of, running_of
 from keyedstate.spark.dataframe.keys import KeyColumns, with_key_columns
-from keyedstate.spark.dataframe.output_columns import ranked_output_type, window_output_type
+from keyedstate.spark.dataframe.output_columns import joined_type, ranked_output_type, window_output_type
 from keyedstate.spark.dataframe.side_outputs import declared_outputs
 from keyedstate.spark.dataframe.time_columns import event_time_of
 from keyedstate.spark.plan.end_of_input import end_file_for
@@ -116,7 +118,7 @@ def keyed(
     )
 
 
-class KeyedFrame(RankableRows[DataFrame]):
+class KeyedFrame(RankableRows[DataFrame], BroadcastJoinableRows[DataFrame]):
     """A DataFrame whose rows have keys; made by `keyed`."""
 
     def __init__(self, rows: KeyedRows) -> None:
@@ -315,6 +317,17 @@ class KeyedFrame(RankableRows[DataFrame]):
         bound = function.for_rows(to_arrow(rows.df.schema), rows.key_columns, time_column)
         return self.process(bound, ranked_output_type(rows.df, bound.output))
 
+    def _broadcast_joined(self, function: BroadcastJoinFunction, rows: DataFrame) -> DataFrame:
+        left = self._only_added("broadcast_join()")
+        frame = self.broadcast(rows)
+        time_column = left.event_times[0].column if left.event_times else None
+        named = function.with_names(partial(_name_in, left.df), partial(_name_in, rows))
+        bound = named.for_rows(to_arrow(left.df.schema), left.key_columns, time_column)
+        bound = bound.for_broadcast(to_arrow(rows.schema))
+        return frame.process(
+            bound, joined_type([left.df, rows], bound.output_columns(partial(folded, left.df)))
+        )
+
     def _only_added(self, operator: str) -> KeyedRows:
         """Return the rows; raises `RowKindError` where some may take others back."""
         if self._rows.row_kind is not None:
@@ -323,6 +336,12 @@ class KeyedFrame(RankableRows[DataFrame]):
 
     def _bound(self, function: KeyedFunction) -> tuple[KeyedFunction, KeyedRows]:
         return function, self._rows
+
+
+def _name_in(frame: DataFrame, name: str) -> str:
+    """Return the name of the only column that Spark finds by a name; the name itself where there is none."""
+    found = fields_by_name(frame).get(folded(frame, name), [])
+    return found[0].name if len(found) == 1 else name
 
 
 def run_function(

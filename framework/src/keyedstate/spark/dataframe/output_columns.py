@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
-from keyedstate.joins import JoinFunction, RowKindColumn, WindowColumn
+from keyedstate.joins import JoinedColumn, JoinFunction, RowKindColumn, WindowColumn
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.spark.dataframe.state_columns import spark_type_of
 from keyedstate.spark.schema import distinct, folded, parse_output, to_arrow
@@ -52,6 +52,13 @@ def join_output_type(
     made = function.output_columns(inputs, partial(folded, frames[0]))
     if made is None:
         return parse_output(frames[0].sparkSession, declared)[0]
+    return joined_type(frames, made)
+
+
+def joined_type(
+    frames: Sequence[DataFrame], made: Sequence[JoinedColumn | RowKindColumn | WindowColumn]
+) -> StructType:
+    """Return the types of the columns of joined rows; raises `OutputSchemaError`."""
     columns = StructType()
     for each in made:
         if isinstance(each, WindowColumn):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, overload
 from keyedstate.durations import Duration
 from keyedstate.errors import HarnessSettingError, StateNotRegisteredError
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.runtime import KeyedBroadcastProcessFunction, KeyedFunction
+from keyedstate.runtime import KeyedFunction
 from keyedstate.state import StateAccessor, StateDescriptor
 from keyedstate.state.clock import Clock
 from keyedstate.state.context import KeyContext
@@ -489,7 +489,7 @@ def _wrong_input(method: str, of: str, given: str, instead: str) -> HarnessSetti
 def _broadcast_rows(function: KeyedFunction, declared: object) -> InputRows | None:
     if declared is None:
         return None
-    if not isinstance(function, KeyedBroadcastProcessFunction):
+    if not function._has_broadcast_side:
         raise HarnessSettingError(
             "broadcast",
             f"was given, and {type(function).__name__} has no broadcast side",

@@ -86,6 +86,8 @@ class InstancePlan:
             columns[BROADCAST] = broadcast.schema
         check_row_classes(function, columns.__getitem__)
         function = rows.bind(function)
+        if broadcast is not None:
+            function = function.for_broadcast(broadcast.schema)
         try:
             cloudpickle.dumps(function)
             copy_of(function)
