@@ -166,6 +166,51 @@ def test_columns_and_rows_give_the_same_in_processing_time(
         assert rows.num_entries() == columns.num_entries() == 0
 
 
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(st.tuples(WINDOWS, STEPS), min_size=2, max_size=3)
+    | st.lists(st.tuples(PROCESSING_WINDOWS, STEPS), min_size=2, max_size=3)
+)
+def test_windows_that_an_earlier_run_declared_end_as_row_by_row(backend_name: str, runs: Any) -> None:
+    """Each run has other windows than the one before, of another size, slide or offset."""
+    snapshots: list[Any] = [None, None]
+    arguments: Any = {"key": "user", "schema": SCHEMA, "output": OUTPUT, "event_time": EventTime("ts")}
+    now = -10
+    for number, (assigner, steps) in enumerate(runs):
+        by_rows = declared(assigner, 0) if assigner.is_event_time else windowed(assigner)
+        functions = (
+            by_rows.aggregate_with(Statistics(), SUMS),
+            by_rows.aggregate(n=count(), total=sum_("v"), most=max_("v")),
+        )
+        jobs = [
+            Harness(function, **arguments, backend=backend_name, restore=snapshot)
+            for function, snapshot in zip(functions, snapshots, strict=True)
+        ]
+        for step in [*steps, 10_000] if number == len(runs) - 1 else steps:
+            outputs = []
+            now = max(now, step) if isinstance(step, int) else now
+            for job in jobs:
+                if isinstance(step, list):
+                    job.process_all(step)
+                elif step == "snapshot":
+                    job.restore(job.snapshot())
+                elif step == "rescale":
+                    job.rescale(3 - job.parallelism)
+                elif step == "epoch":
+                    job.end_epoch()
+                elif assigner.is_event_time:
+                    job.advance_watermark(now)
+                else:
+                    job.set_processing_time(max(now, 0))
+                outputs.append(recorded(job.take_outputs()))
+            assert outputs[0] == outputs[1]
+        snapshots = [job.snapshot() for job in jobs]
+        entries = [job.num_entries() for job in jobs]
+        for job in jobs:
+            job.close()
+    assert entries == [0, 0]
+
+
 def ended(outputs: list[Any]) -> dict[Any, Any]:
     """Return what sessions gave that did not become part of a later one."""
     last, _ = recorded(outputs)

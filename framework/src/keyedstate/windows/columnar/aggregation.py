@@ -26,7 +26,7 @@ from keyedstate.runtime.grouping import GroupedRows, keys_of
 from keyedstate.runtime.timers import TimerBatch
 from keyedstate.state import ValueState
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
-from keyedstate.types import TIME_WINDOW, TimeWindow, infer, nullable
+from keyedstate.types import BOOLEAN, TIME_WINDOW, RowSerializer, TimeWindow, infer, nullable, row_of
 from keyedstate.windows.columnar.function import ColumnarWindowFunction, Integers
 from keyedstate.windows.columnar.session_aggregation import SessionAggregation
 from keyedstate.windows.declaration.assigners import Sliding, Tumbling, WindowStagger
@@ -37,6 +37,8 @@ from keyedstate.windows.declaration.skipped_rows import SkippedRows
 from keyedstate.windows.declaration.triggers import EventTimeTrigger, ProcessingTimeTrigger
 from keyedstate.windows.row.process_function import WINDOW_END, WINDOW_START, WindowedFunction, WindowRow
 
+#: A state without entries: its type names the windows of all runs, so that those of earlier runs end, too.
+KNOWN_WINDOWS = "known-windows"
 #: Windows are numbered by a table up to so many windows more than rows.
 _FEW_WINDOWS = 1024
 
@@ -109,6 +111,7 @@ class WindowedAggregation(ColumnarWindowFunction):
         self._is_event_time = assigner.is_event_time
 
     def open(self, ctx: Context) -> None:
+        self._known = _known_windows(ctx, self._size, self._slide, self._offset)
         descriptor = ValueState(CONTENTS, self._aggregation.accumulator_type)
         self._contents = ctx._backend.get_state(descriptor, TimeWindow(0, 0), TIME_WINDOW)
         self._aggregation.accumulators = self._contents
@@ -193,7 +196,7 @@ class WindowedAggregation(ColumnarWindowFunction):
                 self._fire_at(end + self._lateness, some_keys, groups, ctx)
             if end <= passed:
                 found = [column.take(pa.array(some)) for column in pairs.key_columns[:-1]]
-                yield from self._ended(start, found, self._aggregation.results(now))
+                yield from self._ended(window, found, self._aggregation.results(now))
 
     def _add_columns(
         self,
@@ -226,7 +229,7 @@ class WindowedAggregation(ColumnarWindowFunction):
             if last <= passed:
                 found = [column.take(pa.array(some)) for column in pairs.key_columns]
                 results = self._aggregation.results_of([part.take(some) for part in now])
-                yield from self._ended(window.start, found, results)
+                yield from self._ended(window, found, results)
 
     def _numbered(self, starts: Integers) -> tuple[Integers, npt.NDArray[np.int32]]:
         """Return the distinct starts of windows, ascending, and the number of each start among them."""
@@ -251,13 +254,16 @@ class WindowedAggregation(ColumnarWindowFunction):
             # A timer has no window: at its time one ends, and the lateness of an earlier one may be over.
             keys, groups = timers.keys[run], timers.key_groups[run]
             last = int(timers.times[run.start])
-            window = TimeWindow(last + 1 - self._size, last + 1)
-            if (window.start - self._offset) % self._slide == 0:
+            for window in self._ending(last + 1):
                 yield from self._fire(window, keys, groups)
-            over = last - self._lateness
-            if self._lateness and (over + 1 - self._size - self._offset) % self._slide == 0:
-                self._contents.set_namespace(TimeWindow(over + 1 - self._size, over + 1))
+            for window in self._ending(last + 1 - self._lateness) if self._lateness else ():
+                self._contents.set_namespace(window)
                 self._contents.clear_many(keys, groups)
+
+    def _ending(self, end: int) -> Iterator[TimeWindow]:
+        """Yield the windows that end at a time, each once."""
+        for size in {size for size, slide, offset in self._known if (end - size - offset) % slide == 0}:
+            yield TimeWindow(end - size, end)
 
     def _fire(self, window: TimeWindow, keys: list[Any], groups: list[int]) -> Iterator[pa.RecordBatch]:
         table = self._aggregation.column_table
@@ -272,7 +278,7 @@ class WindowedAggregation(ColumnarWindowFunction):
             keys, groups, found = ([column[place] for place in there] for column in (keys, groups, found))
         if keys:
             results = self._aggregation.results(self._aggregation.parts_of(found))
-            yield from self._ended(window.start, self._as_columns(keys), results)
+            yield from self._ended(window, self._as_columns(keys), results)
             if not self._lateness:
                 self._contents.set_namespace(window)
                 self._contents.clear_many(keys, groups)
@@ -289,11 +295,26 @@ class WindowedAggregation(ColumnarWindowFunction):
             # Before the results are yielded, since the caller may change the table then.
             if not self._lateness:
                 entries.remove()
-            yield from self._ended(window.start, [column.take(rows) for column in columns], results)
+            yield from self._ended(window, [column.take(rows) for column in columns], results)
 
-    def _ended(self, start: int, keys: list[pa.Array], results: list[pa.Array]) -> Iterator[pa.RecordBatch]:
-        starts = np.full(len(keys[0]), start)
-        return self._results(keys, starts, starts + self._size, results)
+    def _ended(
+        self, window: TimeWindow, keys: list[pa.Array], results: list[pa.Array]
+    ) -> Iterator[pa.RecordBatch]:
+        starts, ends = (np.full(len(keys[0]), time) for time in window)
+        return self._results(keys, starts, ends, results)
+
+
+def _known_windows(ctx: Context, *own: int) -> list[tuple[int, ...]]:
+    """Return size, slide and offset of the windows of this run and of earlier ones.
+
+    A timer has no window.  Without them, windows that an earlier run has begun would never end.
+    """
+    stored = [meta.value_serializer for meta in ctx._backend.metas() if meta.name == KNOWN_WINDOWS]
+    names = [name for type in stored if isinstance(type, RowSerializer) for name in type.names]
+    names = list(dict.fromkeys([*names, " ".join(map(str, own))]))
+    known = row_of(dict.fromkeys(names, nullable(BOOLEAN)))
+    ctx._backend.get_state(ValueState(KNOWN_WINDOWS, known))
+    return [tuple(map(int, name.split())) for name in names]
 
 
 class _AggregatedRow(WindowRow):
