@@ -29,7 +29,7 @@ PURPOSES = {
     "backend": "the contract of a backend",
     "checkpoint": "files, manifests, restore points",
     "cli": "the command line",
-    "columns": "columns with a key, declared columns",
+    "columns": "keyed columns, declared operators",
     "config": "the machinery of options",
     "durations": '"7 days" in milliseconds',
     "entry_points": "of installed distributions",

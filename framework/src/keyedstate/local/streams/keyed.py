@@ -4,35 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
 from keyedstate.aggregates import Aggregate, RunningAggregation
 from keyedstate.aggregates.changes import aggregation
-from keyedstate.aggregates.declaration import all_aggregates, over_columns
+from keyedstate.aggregates.declaration import over_columns
 from keyedstate.columns.declared import output_schema
 from keyedstate.columns.keyed import KeyedColumns
+from keyedstate.columns.operators import DeclaredOperators
 from keyedstate.columns.spark_types import schema_as_spark_reads
 from keyedstate.errors import (
     BroadcastFrameError,
     KeyColumnError,
     LocalRunError,
-    RowKindError,
 )
-from keyedstate.joins import BroadcastJoinableRows, BroadcastJoinFunction
+from keyedstate.joins import BroadcastJoinFunction
 from keyedstate.joins.columns import joined_schema
 from keyedstate.local.run.plan import Input, OperatorInputs, OperatorPlan
 from keyedstate.local.sources.choice import source_of
 from keyedstate.local.streams.result import ResultStream
-from keyedstate.ranking import RankableRows
 from keyedstate.ranking.deduplication import RowsFunction
 from keyedstate.runtime import KeyedFunction
 from keyedstate.state import Ttl
 from keyedstate.time import EventTime
-from keyedstate.windows import WINDOW_END, WINDOW_START, WindowAssigner, Windowed, WindowOutput
-from keyedstate.windows.declaration.definition import WindowDefinition
+from keyedstate.windows import WINDOW_END, WINDOW_START, WindowOutput
 
 
 def keyed(
@@ -87,7 +84,7 @@ def keyed(
     return KeyedStream(OperatorInputs((Input(source, columns),), uid, config))
 
 
-class KeyedStream(RankableRows[ResultStream], BroadcastJoinableRows[ResultStream]):
+class KeyedStream(DeclaredOperators[ResultStream]):
     """Rows that have keys; made by `keyed`."""
 
     def __init__(self, read: OperatorInputs) -> None:
@@ -146,136 +143,52 @@ class KeyedStream(RankableRows[ResultStream], BroadcastJoinableRows[ResultStream
         """
         return ResultStream(OperatorPlan.of(self._read, function, schema))
 
-    def aggregate(
-        self,
-        aggregates: Mapping[str, Aggregate] = MappingProxyType({}),
-        /,
-        *,
-        ttl: Ttl | None = None,
-        row_kind: str | None = None,
-        **named: Aggregate,
+    @property
+    def _columns(self) -> KeyedColumns:
+        return self._read.inputs[0].columns
+
+    @property
+    def _row_kind(self) -> str | None:
+        return self._columns.row_kind
+
+    @property
+    def _has_event_time(self) -> bool:
+        return self._columns.event_time is not None
+
+    def _aggregated(
+        self, chosen: Mapping[str, Aggregate], ttl: Ttl | None, row_kind: str | None
     ) -> ResultStream:
-        """Compute aggregates over all rows of each key, by columns.
-
-        Parameters
-        ----------
-        aggregates : mapping, optional
-            Aggregates by output column, for names that are no Python identifiers or are parameters here.
-        ttl : Ttl, optional
-            How long the aggregates of a key live after its last row; forever by default.
-        row_kind : str, optional
-            A further output column, with row kinds: a checkpoint then emits what has changed, the results
-            before (``-U``, or ``-D`` where all rows were taken back) and those that replace them (``+U``, or
-            ``+I`` for a new key).  Rows with row kinds of their own have such results in any case, by default
-            under the same name.
-        named : Aggregate
-            Aggregates by output column: ``sales=count(), amount=sum_("amount")``.
-
-        Returns
-        -------
-        ResultStream
-            The key columns, the aggregates, and the row kinds where they are wanted.  Without them each
-            checkpoint emits one row for each key that had rows since the one before, with the results over
-            all of its rows so far; a run without a uid emits them at its end.
-
-        Raises
-        ------
-        InvalidAggregateError
-            For no aggregate, for a column or name that cannot be used, and for an aggregate that cannot take
-            rows back where rows may do so; other errors as `process`.
-        """
-        columns = self._read.inputs[0].columns
-        chosen = over_columns(all_aggregates(aggregates, named), columns.schema.names)
+        columns = self._columns
+        chosen = over_columns(chosen, columns.schema.names)
         types = dict(zip(columns.schema.names, columns.schema.types, strict=True))
         function = aggregation(columns.key_columns, types, chosen, ttl, (columns.row_kind, row_kind))
         return self.process(function, function.output)
 
-    def running(
-        self,
-        aggregates: Mapping[str, Aggregate] = MappingProxyType({}),
-        /,
-        *,
-        ttl: Ttl | None = None,
-        **named: Aggregate,
-    ) -> ResultStream:
-        """Add to each row the aggregates over the rows of its key up to and including it, by columns.
-
-        Parameters
-        ----------
-        aggregates, ttl, named
-            As in `aggregate`.
-
-        Returns
-        -------
-        ResultStream
-            The columns of the rows, then the aggregates.  The rows of a key come in the order in which they
-            are processed.
-
-        Raises
-        ------
-        InvalidAggregateError
-            For no aggregate, and for a column or name that cannot be used; other errors as `process`.
-        RowKindError
-            For rows that may take earlier ones back.
-
-        Notes
-        -----
-        The state is that of `aggregate`, so a query may change from one to the other at a restart.
-        """
-        columns = self._only_added("running()")
-        chosen = over_columns(all_aggregates(aggregates, named), columns.schema.names)
+    def _running(self, chosen: Mapping[str, Aggregate], ttl: Ttl | None) -> ResultStream:
+        columns = self._columns
+        chosen = over_columns(chosen, columns.schema.names)
         function = RunningAggregation(columns.schema, columns.key_columns, chosen, ttl)
         return self.process(function, function.output)
 
-    def window(self, assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowed[ResultStream]:
-        """Put the rows of each key into windows: ``window(Tumbling.of("1 h")).aggregate(n=count())``.
+    def _windowed(self, function: KeyedFunction, output: WindowOutput) -> ResultStream:
+        columns = self._columns
+        bound = function.for_rows(columns.schema, columns.key_columns, columns.time_column)
+        return self.process(bound, _window_columns(columns, output))
 
-        Parameters
-        ----------
-        assigner : WindowAssigner
-        missing : {"fail", "drop", "side output"}, optional
-            What happens to rows without an event time, if their windows need one.
-
-        Returns
-        -------
-        Windowed
-            A builder of triggers, evictors and side outputs; its last method returns a `ResultStream`.
-
-        Raises
-        ------
-        InvalidWindowError
-            Also for windows in event time over rows without one.
-        """
-        columns = self._only_added("window()")
-        definition = WindowDefinition.of(assigner)
-        definition.check_event_time(known=columns.event_time is not None)
-
-        def finish(function: KeyedFunction, output: WindowOutput) -> ResultStream:
-            bound = function.for_rows(columns.schema, columns.key_columns, columns.time_column)
-            return self.process(bound, _window_columns(columns, output))
-
-        return Windowed(definition, missing, finish)
+    def _ranked(self, function: RowsFunction) -> ResultStream:
+        self._refuse_row_kinds("deduplicate() or top_n()")
+        columns = self._columns
+        bound = function.for_rows(columns.schema, columns.key_columns, columns.time_column)
+        return self.process(bound, bound.output)
 
     def _broadcast_joined(self, function: BroadcastJoinFunction, rows: object) -> ResultStream:
-        left = self._only_added("broadcast_join()")
-        stream = self.broadcast(rows)
+        self._refuse_row_kinds("broadcast_join()")
+        left, stream = self._columns, self.broadcast(rows)
         assert stream._read.broadcast is not None, "just given"
         right = schema_as_spark_reads(stream._read.broadcast.schema)
         bound = function.for_rows(left.schema, left.key_columns, left.time_column).for_broadcast(right)
         made = bound.output_columns(lambda name: name)
         return stream.process(bound, joined_schema([left.schema, right], made))
-
-    def _only_added(self, operator: str) -> KeyedColumns:
-        """Return the columns; raises `RowKindError` where a row may take another one back."""
-        columns = self._read.inputs[0].columns
-        if columns.row_kind is not None:
-            raise RowKindError(columns.row_kind, f"{operator} takes no row back")
-        return columns
-
-    def _ranked(self, function: RowsFunction) -> ResultStream:
-        columns = self._only_added("deduplicate() or top_n()")
-        bound = function.for_rows(columns.schema, columns.key_columns, columns.time_column)
-        return self.process(bound, bound.output)
 
 
 def _window_columns(columns: KeyedColumns, output: WindowOutput) -> pa.Schema:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from keyedstate.aggregates import Aggregate
-from keyedstate.aggregates.declaration import all_aggregates
+from keyedstate.columns.operators import DeclaredOperators
 from keyedstate.durations import Duration
-from keyedstate.errors import BroadcastFrameError, RowKindError
-from keyedstate.joins import BroadcastJoinableRows, BroadcastJoinFunction
-from keyedstate.ranking import RankableRows
+from keyedstate.errors import BroadcastFrameError
+from keyedstate.joins import BroadcastJoinFunction
 from keyedstate.ranking.deduplication import RowsFunction
 from keyedstate.runtime import KeyedFunction
 from keyedstate.runtime.functions.checks import check_function
@@ -33,8 +31,7 @@ from keyedstate.spark.schema import fields_by_name, folded, to_arrow
 from keyedstate.spark.session import refuse_old_connect
 from keyedstate.state import Ttl
 from keyedstate.time import EventTime
-from keyedstate.windows import WindowAssigner, Windowed, WindowOutput
-from keyedstate.windows.declaration.definition import WindowDefinition
+from keyedstate.windows import WindowOutput
 
 
 def keyed(
@@ -118,7 +115,7 @@ def keyed(
     )
 
 
-class KeyedFrame(RankableRows[DataFrame], BroadcastJoinableRows[DataFrame]):
+class KeyedFrame(DeclaredOperators[DataFrame]):
     """A DataFrame whose rows have keys; made by `keyed`."""
 
     def __init__(self, rows: KeyedRows) -> None:
@@ -190,149 +187,51 @@ class KeyedFrame(RankableRows[DataFrame], BroadcastJoinableRows[DataFrame]):
         """
         return run_function(self._rows, function, schema, [self._rows.df.schema])
 
-    def aggregate(
-        self,
-        aggregates: Mapping[str, Aggregate] = MappingProxyType({}),
-        /,
-        *,
-        ttl: Ttl | None = None,
-        row_kind: str | None = None,
-        **named: Aggregate,
+    @property
+    def _row_kind(self) -> str | None:
+        return self._rows.row_kind
+
+    @property
+    def _has_event_time(self) -> bool:
+        return bool(self._rows.event_times)
+
+    @property
+    def _time_column(self) -> str | None:
+        return self._rows.event_times[0].column if self._rows.event_times else None
+
+    def _aggregated(
+        self, chosen: Mapping[str, Aggregate], ttl: Ttl | None, row_kind: str | None
     ) -> DataFrame:
-        """Compute aggregates over all rows of each key, by columns.
-
-        Parameters
-        ----------
-        aggregates : mapping, optional
-            Aggregates by output column, for names that are no Python identifiers or are parameters here.
-        ttl : Ttl, optional
-            How long the aggregates of a key live after its last row; forever by default.
-        row_kind : str, optional
-            A further output column, with row kinds: a micro-batch then emits what has changed, the results
-            before (``-U``, or ``-D`` where all rows were taken back) and those that replace them (``+U``, or
-            ``+I`` for a new key).  Rows with row kinds of their own have such results in any case, by default
-            under the same name.
-        named : Aggregate
-            Aggregates by output column: ``sales=count(), amount=sum_("amount")``.
-
-        Returns
-        -------
-        DataFrame
-            The key columns, the aggregates, and the row kinds where they are wanted.  Without them a
-            micro-batch emits one row for each of its keys, with the results over all rows of the key so far
-            (Spark's output mode ``update``).
-
-        Raises
-        ------
-        InvalidAggregateError
-            For no aggregate, for a column or name that cannot be used, and for an aggregate that cannot take
-            rows back where rows may do so; other errors as `process`.
-
-        Notes
-        -----
-        Aggregates may be added, changed and removed when a query is restarted: a new one starts empty.
-        """
         rows = self._rows
         time_columns = tuple(name for each in rows.event_times for name in (each.column, each.inputs) if name)
-        chosen = all_aggregates(aggregates, named)
-        frame, function, schema = aggregation_of(
-            rows.df,
-            rows.key_columns,
-            chosen,
-            ttl,
-            time_columns,
-            (rows.row_kind, row_kind),
-        )
+        kinds = (rows.row_kind, row_kind)
+        frame, function, schema = aggregation_of(rows.df, rows.key_columns, chosen, ttl, time_columns, kinds)
         return KeyedFrame(replace(rows, df=frame)).process(function, schema)
 
-    def running(
-        self,
-        aggregates: Mapping[str, Aggregate] = MappingProxyType({}),
-        /,
-        *,
-        ttl: Ttl | None = None,
-        **named: Aggregate,
-    ) -> DataFrame:
-        """Add to each row the aggregates over the rows of its key up to and including it, by columns.
-
-        Parameters
-        ----------
-        aggregates, ttl, named
-            As in `aggregate`.
-
-        Returns
-        -------
-        DataFrame
-            The columns of the rows, then the aggregates.  The rows of a key come in the order in which they
-            are processed.
-
-        Raises
-        ------
-        InvalidAggregateError
-            For no aggregate, and for a column or name that cannot be used; other errors as `process`.
-        RowKindError
-            For rows that may take earlier ones back.
-
-        Notes
-        -----
-        The state is that of `aggregate`, so a query may change from one to the other at a restart.
-        """
-        rows = self._only_added("running()")
-        function, schema = running_of(rows.df, rows.key_columns, all_aggregates(aggregates, named), ttl)
+    def _running(self, chosen: Mapping[str, Aggregate], ttl: Ttl | None) -> DataFrame:
+        function, schema = running_of(self._rows.df, self._rows.key_columns, chosen, ttl)
         return self.process(function, schema)
 
-    def window(self, assigner: WindowAssigner[Any], *, missing: str = "fail") -> Windowed[DataFrame]:
-        """Put the rows of each key into windows: ``window(Tumbling.of("1 h")).aggregate(n=count())``.
-
-        Parameters
-        ----------
-        assigner : WindowAssigner
-        missing : {"fail", "drop", "side output"}, optional
-            What happens to rows without an event time, if their windows need one.
-
-        Returns
-        -------
-        Windowed
-            A builder of triggers, evictors and side outputs; its last method returns a DataFrame.
-
-        Raises
-        ------
-        InvalidWindowError
-            Also for windows in event time over rows without one.
-        """
-        rows = self._only_added("window()")
-        definition = WindowDefinition.of(assigner)
-        definition.check_event_time(known=bool(rows.event_times))
-        time_column = rows.event_times[0].column if rows.event_times else None
-
-        def finish(function: KeyedFunction, output: WindowOutput) -> DataFrame:
-            bound = function.for_rows(to_arrow(rows.df.schema), rows.key_columns, time_column)
-            return self.process(bound, window_output_type(rows.df, rows.key_columns, output))
-
-        return Windowed(definition, missing, finish)
+    def _windowed(self, function: KeyedFunction, output: WindowOutput) -> DataFrame:
+        rows = self._rows
+        bound = function.for_rows(to_arrow(rows.df.schema), rows.key_columns, self._time_column)
+        return self.process(bound, window_output_type(rows.df, rows.key_columns, output))
 
     def _ranked(self, function: RowsFunction) -> DataFrame:
-        rows = self._only_added("deduplicate() or top_n()")
-        time_column = rows.event_times[0].column if rows.event_times else None
-        bound = function.for_rows(to_arrow(rows.df.schema), rows.key_columns, time_column)
+        self._refuse_row_kinds("deduplicate() or top_n()")
+        rows = self._rows
+        bound = function.for_rows(to_arrow(rows.df.schema), rows.key_columns, self._time_column)
         return self.process(bound, ranked_output_type(rows.df, bound.output))
 
     def _broadcast_joined(self, function: BroadcastJoinFunction, rows: DataFrame) -> DataFrame:
-        left = self._only_added("broadcast_join()")
+        self._refuse_row_kinds("broadcast_join()")
+        left = self._rows
         frame = self.broadcast(rows)
-        time_column = left.event_times[0].column if left.event_times else None
         named = function.with_names(partial(_name_in, left.df), partial(_name_in, rows))
-        bound = named.for_rows(to_arrow(left.df.schema), left.key_columns, time_column)
+        bound = named.for_rows(to_arrow(left.df.schema), left.key_columns, self._time_column)
         bound = bound.for_broadcast(to_arrow(rows.schema))
-        return frame.process(
-            bound, joined_type([left.df, rows], bound.output_columns(partial(folded, left.df)))
-        )
-
-    def _only_added(self, operator: str) -> KeyedRows:
-        """Return the rows; raises `RowKindError` where some may take others back."""
-        if self._rows.row_kind is not None:
-            raise RowKindError(self._rows.row_kind, f"{operator} takes no row back")
-        return self._rows
+        made = bound.output_columns(partial(folded, left.df))
+        return frame.process(bound, joined_type([left.df, rows], made))
 
     def _bound(self, function: KeyedFunction) -> tuple[KeyedFunction, KeyedRows]:
         return function, self._rows
