@@ -140,6 +140,32 @@ def test_rows_within_a_time_of_a_kept_one_are_duplicates(backend_name: str, step
         assert columns.num_entries() == 0
 
 
+@pytest.mark.parametrize("before", [{}, {"by": "n"}, {"by": "n", "keep": "last"}])
+def test_a_key_without_a_time_is_new_where_rows_within_a_time_are_duplicates(
+    backend_name: str, before: dict[str, str]
+) -> None:
+    snapshot = None
+    found = []
+    for arguments, times in (({"within": 5}, [1]), (before, [2]), ({"within": 5}, [10, 11, 15])):
+        with Harness(
+            deduplicate(**arguments),
+            key="user",
+            schema=SCHEMA,
+            output=SCHEMA,
+            event_time=EventTime("ts"),
+            backend=backend_name,
+            restore=snapshot,
+        ) as job:
+            job.process_all([("ann", time, None, None, time_of(time)) for time in times])
+            job.end_epoch()
+            found = [row.n for row in job.take_outputs()]
+            snapshot = job.snapshot()
+            job.advance_watermark(100)
+            entries = job.num_entries()
+    assert found == [10, 15]
+    assert entries == 0
+
+
 @pytest.mark.parametrize(("later", "ends"), [(5, 20), (20, 30)])
 def test_the_time_within_which_rows_are_duplicates_may_change(later: int, ends: int) -> None:
     """Also that of a key which never returns: its state goes in the end."""

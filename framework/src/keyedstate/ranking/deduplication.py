@@ -260,7 +260,7 @@ class Deduplication(RowsFunction):
             raise MissingTimestampError("deduplicate(within=...)")
         rows = batch.groups
         stored = self.kept.get_many(rows.keys, rows.key_groups)
-        kept = np.array([_NEVER if value is None else value[0] for value in stored], np.int64)
+        kept = _times_of(stored)
         left = np.flatnonzero(times >= ctx.watermark)
         if len(left) < len(times):
             ctx._dropped[LATE] += len(times) - len(left)
@@ -289,10 +289,15 @@ class Deduplication(RowsFunction):
         if self._within is not None:
             groups = np.asarray(timers.key_groups, np.int32)
             stored = self.kept.get_many(timers.keys, groups)
-            ends = np.array([_NEVER if value is None else value[0] + self._within for value in stored])
+            ends = _times_of(stored) + self._within
             # A later row may have been kept since, or `within` have become longer.
             over, later = (np.flatnonzero(where) for where in (ends <= timers.times, ends > timers.times))
             self.kept.clear_many([timers.keys[place] for place in over.tolist()], groups[over])
             left = [timers.keys[place] for place in later.tolist()]
             ctx.timer_service.register_event_time_timers(left, ends[later], groups[later])
         yield from ()
+
+
+def _times_of(stored: Sequence[Any]) -> Integers:
+    """Return the times of kept values; `_NEVER` without one, and where an earlier run has kept no times."""
+    return np.array([_NEVER if value is None or value[0] is None else value[0] for value in stored], np.int64)
