@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from keyedstate import types
 from keyedstate.aggregates import top_by
-from keyedstate.errors import InvalidAggregateError, InvalidRankingError
+from keyedstate.errors import InvalidAggregateError, InvalidRankingError, UserFunctionError
 from keyedstate.local import keyed
 from keyedstate.ranking import top_n
 from keyedstate.runtime import KeyedProcessFunction
@@ -168,6 +168,30 @@ def test_only_ranks_with_another_row_are_emitted_or_all_of_a_key() -> None:
             assert job.end_epoch() == expected
             job.process_all([("a", 2)])
             assert job.end_epoch() == []
+
+
+@pytest.mark.parametrize(
+    ("order", "shown"),
+    [
+        ({"by": "n", "descending": False}, "n ascending"),
+        ({"by": "real"}, "real descending"),
+        ({"by": ["n", "real"], "descending": [True, False]}, "n descending, real ascending"),
+    ],
+)
+def test_another_order_refuses_the_first_rows_of_the_former_one(
+    backend_name: str, order: dict[str, Any], shown: str
+) -> None:
+    arguments: Any = {"key": "user", "schema": SCHEMA, "output": RANKED, "backend": backend_name}
+    with Harness(top_n(2, by="n"), **arguments) as job:
+        job.process_all([("ann", n, 0.0, "", DAY) for n in (1, 5, 9)])
+        job.end_epoch()
+        snapshot = job.snapshot()
+    refused = f"the order is {shown}, and the restored state has the first rows by n descending.*a new uid"
+    with pytest.raises(UserFunctionError, match=refused):
+        Harness(top_n(2, **order), **arguments, restore=snapshot)
+    with Harness(top_n(1, by="n"), **arguments, restore=snapshot) as job:
+        job.process(("ann", 10, 0.0, "", DAY))
+        assert [(row.n, row.rank) for row in job.end_epoch()] == [(10, 1)]
 
 
 def test_windows_may_be_in_processing_time() -> None:

@@ -384,6 +384,9 @@ class TopRows(SinglePart):
         names = list(needed)
         self._places = [names.index(column) for column in order]
         self._descending = tuple(descending)
+        directions = ("descending" if falls else "ascending" for falls in descending)
+        #: In words, as in ``price descending, ts ascending``.
+        self.order = ", ".join(map(" ".join, zip(order, directions, strict=True)))
         self._sorts: list[tuple[Callable[[Any], Any], bool]] = []
         for place, falls in zip(reversed(self._places), reversed(self._descending), strict=True):
             key = order_key([ordered_type(name, needed[names[place]])])

@@ -15,16 +15,18 @@ import pyarrow as pa
 from keyedstate.aggregates import Aggregate
 from keyedstate.aggregates.function import in_slices
 from keyedstate.aggregates.ranking import TopRows
-from keyedstate.errors import InvalidAggregateError, InvalidRankingError
+from keyedstate.errors import InvalidAggregateError, InvalidRankingError, StateMigrationError
 from keyedstate.ranking.deduplication import RowsFunction, check_columns
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.vectorized import KeyedBatch
 from keyedstate.runtime.row_kinds import changes
 from keyedstate.state import Ttl, ValueState
-from keyedstate.types import from_arrow_type, nullable
+from keyedstate.types import BOOLEAN, from_arrow_type, nullable, row_of
 
 #: The state of a key's first rows.
 STATE_NAME = "first-rows"
+#: A state without entries, whose type names the order of these.
+ORDER = "order"
 
 
 class TopN(RowsFunction):
@@ -72,6 +74,16 @@ class TopN(RowsFunction):
         return self
 
     def open(self, ctx: Context) -> None:
+        order = self._best.order
+        try:
+            ctx._backend.get_state(ValueState(ORDER, row_of({order: BOOLEAN})))
+        except StateMigrationError as error:
+            (before,) = error.written.names  # type: ignore[attr-defined]
+            raise InvalidRankingError(
+                "top_n()",
+                f"the order is {order}, and the restored state has the first rows by {before}",
+                "Declare it as it was, or give it a new uid.",
+            ) from None
         #: The first rows of keys before this epoch, and now.
         self._before: dict[Any, list[Any] | None] = {}
         self._now: dict[Any, list[Any]] = {}
