@@ -21,12 +21,12 @@ from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.vectorized import KeyedBatch
 from keyedstate.runtime.row_kinds import changes
 from keyedstate.state import Ttl, ValueState
-from keyedstate.types import BOOLEAN, from_arrow_type, nullable, row_of
+from keyedstate.types import BOOLEAN, RowSerializer, from_arrow_type, nullable, row_of
 
 #: The state of a key's first rows.
 STATE_NAME = "first-rows"
 #: A state without entries, whose type names the order of these.
-ORDER = "order"
+ORDER = "first-rows-order"
 
 
 class TopN(RowsFunction):
@@ -78,7 +78,9 @@ class TopN(RowsFunction):
         try:
             ctx._backend.get_state(ValueState(ORDER, row_of({order: BOOLEAN})))
         except StateMigrationError as error:
-            (before,) = error.written.names  # type: ignore[attr-defined]
+            if not isinstance(error.written, RowSerializer):
+                raise
+            (before,) = error.written.names
             raise InvalidRankingError(
                 "top_n()",
                 f"the order is {order}, and the restored state has the first rows by {before}",
