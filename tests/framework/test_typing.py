@@ -110,7 +110,7 @@ def test_mypy_knows_rows_and_values_and_finds_what_is_wrong(tmp_path: Path) -> N
     config.write_text(
         "[mypy]\nstrict = True\npython_version = 3.10\nexplicit_package_bases = True\n"
         f"namespace_packages = True\nmypy_path = {source}\n"
-        "[mypy-pyarrow.*,cloudpickle.*,datasketches.*,py4j.*]\nignore_missing_imports = True\n"
+        "[mypy-pyarrow.*,cloudpickle.*,datasketches.*,deltalake.*,py4j.*]\nignore_missing_imports = True\n"
         "[mypy-keyedstate.*]\nfollow_imports = silent\n",
         encoding="utf-8",
     )

@@ -7,11 +7,12 @@ from collections import Counter
 from contextlib import closing
 
 import pytest
+from deltalake import DeltaTable
 
 from keyedstate import connect, keyed
 from keyedstate.aggregates import count, max_, mean
 from keyedstate.errors import InvalidAggregateError, InvalidJoinError, RowKindError
-from keyedstate.sinks import UpsertSink
+from keyedstate.sinks import DeltaSink, UpsertSink
 
 
 @pytest.mark.long
@@ -51,6 +52,41 @@ def test_a_table_has_the_result_of_chained_operators_after_each_run_and_a_repeat
         stream.run(means(), sink)
     stream.run(means(), sink)
     assert table() == [("a", 2, 8.0), ("b", 1, 1.0)]
+
+
+class FrameOfEarlierSpark:
+    """A DataFrame without ``toArrow``, as PySpark 3.5 has it."""
+
+    def __init__(self, frame):
+        self.columns, self.mapInArrow = frame.columns, frame.mapInArrow
+
+
+def test_a_delta_table_has_the_result_after_each_run_and_a_repeated_epoch(spark, stream, tmp_path):
+    write = DeltaSink(str(tmp_path / "table"), ["k"], row_kind="kind")
+    failures = iter([True])
+
+    def sink(batch, epoch):
+        write(FrameOfEarlierSpark(batch) if epoch % 2 else batch, epoch)
+        if epoch == 1 and next(failures, False):
+            raise ValueError("after the rows were written")
+
+    def sums():
+        config = {"checkpoint.dir": str(stream.state)}
+        rows = keyed(stream.frame(), "k", uid="sums", config=config)
+        return rows.aggregate(n=count(), latest=max_("v"), row_kind="kind")
+
+    def content():
+        return sorted(tuple(row.values()) for row in DeltaTable(write._table).to_pyarrow_table().to_pylist())
+
+    stream.add([{"k": "a", "v": 1}, {"k": "b", "v": 2}])
+    stream.run(sums(), sink)
+    assert content() == [("a", 1, 1), ("b", 1, 2)]
+    stream.add([{"k": "a", "v": 5}, {"k": "c", "v": 3}])
+    stream.add([])
+    with pytest.raises(Exception, match="after the rows were written"):
+        stream.run(sums(), sink)
+    stream.run(sums(), sink)
+    assert content() == [("a", 2, 5), ("b", 1, 2), ("c", 1, 3)]
 
 
 def test_a_batch_frame_has_row_kinds_and_a_wrong_column_of_them_is_refused(spark):

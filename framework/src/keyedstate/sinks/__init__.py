@@ -8,6 +8,7 @@
     changes.for_each(sink)  # in a local run
 """
 
+from keyedstate.sinks.delta import DeltaSink
 from keyedstate.sinks.upsert import UpsertSink
 
-__all__ = ["UpsertSink"]
+__all__ = ["DeltaSink", "UpsertSink"]

@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from keyedstate.errors import UpsertError, did_you_mean
+from keyedstate.errors import UpsertError
 from keyedstate.runtime.row_kinds import DELETE, ROW_KINDS, UPDATE_BEFORE, wrong_kind
+from keyedstate.sinks.rows import arrow_table, check_columns, check_keys, has_zone
 
 
 class UpsertSink:
@@ -52,13 +53,11 @@ class UpsertSink:
         row_kind: str | None = None,
         placeholder: str = "?",
     ) -> None:
-        if isinstance(keys, str) or not keys:
-            raise UpsertError(table, f"its keys are {keys!r}", "Give a list of at least one column.")
         if placeholder not in ("?", "%s"):
             raise UpsertError(table, f"placeholder={placeholder!r} is no choice", "Give '?' or '%s'.")
         self._connect = connect
         self._table = table
-        self._keys = tuple(keys)
+        self._keys = check_keys(table, keys)
         self._row_kind = row_kind
         self._placeholder = placeholder
 
@@ -67,9 +66,10 @@ class UpsertSink:
 
         What the database raises is raised too, and nothing is written then.
         """
-        names, values = self._content(rows)
-        self._check(names)
-        newest = self._newest(names, values)
+        content = arrow_table(self._table, rows)
+        names = content.column_names
+        check_columns(self._table, (*self._keys, *filter(None, (self._row_kind,))), names)
+        newest = self._newest(names, _rows_of(content))
         if not newest:
             return
         columns = [name for name in names if name != self._row_kind]
@@ -91,13 +91,6 @@ class UpsertSink:
             except BaseException:
                 connection.rollback()
                 raise
-
-    def _check(self, names: Sequence[str]) -> None:
-        for name in (*self._keys, *(() if self._row_kind is None else (self._row_kind,))):
-            if name not in names:
-                hint = did_you_mean(name, names)
-                reason = f"the rows have no column {name!r}, but {', '.join(names)}"
-                raise UpsertError(self._table, reason, f"Name one of these.{hint}")
 
     def _newest(
         self, names: Sequence[str], rows: Iterable[tuple[Any, ...]]
@@ -152,23 +145,10 @@ class UpsertSink:
         quoted = '"' + name.replace('"', '""') + '"'
         return quoted.replace("%", "%%") if self._placeholder == "%s" else quoted
 
-    def _content(self, rows: Any) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
-        """Return the columns' names of a DataFrame or an Arrow table, and its rows."""
-        if isinstance(rows, pa.RecordBatch):
-            rows = pa.Table.from_batches([rows])
-        elif not isinstance(rows, pa.Table):
-            if not hasattr(rows, "collect"):
-                reason = f"its rows are {type(rows).__name__}"
-                raise UpsertError(self._table, reason, "Give a DataFrame of Spark, or an Arrow table.")
-            if not hasattr(rows, "toArrow"):  # before PySpark 4
-                return rows.columns, map(tuple, rows.collect())
-            rows = rows.toArrow()
-        columns = [
-            column.cast(pa.timestamp(column.type.unit, "UTC")) if _has_zone(column.type) else column
-            for column in rows.columns
-        ]
-        return rows.column_names, zip(*(column.to_pylist() for column in columns), strict=True)
 
-
-def _has_zone(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(type_)) and type_.tz is not None
+def _rows_of(content: pa.Table) -> Iterator[tuple[Any, ...]]:
+    columns = [
+        column.cast(pa.timestamp(column.type.unit, "UTC")) if has_zone(column.type) else column
+        for column in content.columns
+    ]
+    return zip(*(column.to_pylist() for column in columns), strict=True)
