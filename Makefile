@@ -80,7 +80,7 @@ test-long: setup $(CLASSES) ## slow tests with all parameters, and those that `m
 
 # What needs no Java and no rare event, on one backend.
 test-quick: $(COMPILED) ## the framework and the plugins without Spark and without slow tests, on one BACKEND
-	KEYEDSTATE_TEST_BACKEND=$(BACKEND) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not spark and not slow" \
+	KEYEDSTATE_TEST_BACKEND=$(BACKEND) $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --draw -m "not (spark or slow or long)" \
 	    tests/framework tests/plugins $(ARGS)
 
 test-model: $(COMPILED) ## the random model test of the copy-on-write map, 10,000,000 operations
