@@ -16,6 +16,7 @@ from keyedstate.memory import DataInputView, DataOutputView
 from keyedstate.ordered.row_keys import RowLayout, layout_of
 from keyedstate.ordered.store import RowReader, end_of
 from keyedstate.types import TimedDict, TimedList, TtlListSerializer, TtlMapSerializer, TypeSerializer
+from keyedstate.types.contract.transposing import transposed
 
 #: A row of elements that are appended together ends at so many bytes.
 _CHUNK_BYTES = 64 << 10
@@ -89,8 +90,8 @@ class ValueCodec(EntryCodec):
         rows, size = iter(rows), _FIRST_ROWS
         # A few at first: a caller often needs no more.
         while found := list(islice(rows, size)):
-            addresses, data = zip(*found, strict=True)
-            keys, namespaces = self.layout.parse_many(list(addresses))
+            addresses, data = transposed(found, 2)
+            keys, namespaces = self.layout.parse_many(addresses)
             yield from zip(addresses, keys, namespaces, self.decode_many(data), strict=True)
             size = min(2 * size, _MOST_ROWS)
 

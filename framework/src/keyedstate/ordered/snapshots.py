@@ -13,6 +13,7 @@ from keyedstate.ordered.codecs import Entry, EntryCodec
 from keyedstate.ordered.row_keys import RowLayout
 from keyedstate.ordered.store import RowCopy, end_of
 from keyedstate.tables.address_visitor import TableVisitor
+from keyedstate.types.contract.transposing import transposed
 
 
 class CopiedEntries(TableSnapshot[Any, Any, Any]):
@@ -26,7 +27,7 @@ class CopiedEntries(TableSnapshot[Any, Any, Any]):
         prefix = self._codec.layout.group_prefix(key_group)
         entries = self._codec.entries(self._copy.scan(prefix, end_of(prefix)))
         while found := list(islice(entries, size)):
-            _, keys, namespaces, values = zip(*found, strict=True)
+            _, keys, namespaces, values = transposed(found, 4)
             yield EntryBatch(namespaces, keys, values)
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:

@@ -28,6 +28,7 @@ from keyedstate.runtime.grouping import GroupedRows, canonical_column
 from keyedstate.runtime.timers import TimerBatch
 from keyedstate.state import Ttl, ValueState
 from keyedstate.types import INT64, accumulators_of, from_arrow_type, nullable
+from keyedstate.types.contract.transposing import transposed
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -225,7 +226,7 @@ class Deduplication(RowsFunction):
             self._nothing if value is None else value
             for value in self.kept.get_many(keys, groups[found_rows])
         ]
-        kept = [list(part) for part in zip(*stored_values, strict=True)] or [[] for _ in parts]
+        kept = transposed(stored_values, len(parts))
         won = np.flatnonzero(best.wins(kept, parts))
         values = list(zip(*parts, strict=True))
         some = won.tolist()

@@ -22,6 +22,7 @@ from keyedstate.runtime.functions.vectorized import KeyedBatch
 from keyedstate.runtime.row_kinds import changes
 from keyedstate.state import Ttl, ValueState
 from keyedstate.types import BOOLEAN, RowSerializer, from_arrow_type, nullable, row_of
+from keyedstate.types.contract.transposing import transposed
 
 #: The state of a key's first rows.
 STATE_NAME = "first-rows"
@@ -150,9 +151,9 @@ class TopN(RowsFunction):
         structs = self._best.row_type.to_arrow(found)
         of_rows = pa.array(np.repeat(np.arange(len(emitted)), list(map(len, emitted.values()))))
         keys = list(emitted)
-        parts = [keys] if len(self._key_types) == 1 else list(zip(*keys, strict=True))
+        parts = [keys] if len(self._key_types) == 1 else transposed(keys, len(self._key_types))
         by_name = {
-            name: nullable(from_arrow_type(type)).to_arrow(list(values)).cast(type).take(of_rows)
+            name: nullable(from_arrow_type(type)).to_arrow(values).cast(type).take(of_rows)
             for name, type, values in zip(self._key_columns, self._key_types, parts, strict=True)
         }
         columns = [

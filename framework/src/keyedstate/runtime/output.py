@@ -29,6 +29,7 @@ from keyedstate.errors import (
     shortened,
 )
 from keyedstate.row_path import are_of, columns_of, packed_longs, packed_text
+from keyedstate.types.contract.transposing import transposed
 
 _NONE = type(None)
 #: What pyarrow raises for a value of the right Python type that the Arrow type cannot hold.
@@ -326,7 +327,7 @@ class _Struct(_Column):
 
     def looked_into(self, values: Sequence[Any]) -> Sequence[Any]:
         rows = [self._values(value) for value in values if value is not None]
-        columns = zip(*rows, strict=True) if rows else [()] * len(self._fields)
+        columns = transposed(rows, len(self._fields))
         checked = [field.checked(column) for field, column in zip(self._fields, columns, strict=True)]
         present = (dict(zip(self._names, row, strict=True)) for row in zip(*checked, strict=True))
         return [None if value is None else next(present) for value in values]

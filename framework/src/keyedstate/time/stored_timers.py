@@ -16,6 +16,7 @@ from keyedstate.backend import TimerTable
 from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.time.queue import Bucket, Slot
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer
+from keyedstate.types.contract.transposing import transposed
 
 #: Timers of a key group that are in memory at most, as in Flink, and that are read first, since often only
 #: the earliest one is needed.
@@ -122,7 +123,7 @@ class StoredTimers:
         if self._bare:
             times, namespaces = slots, [VOID_NAMESPACE] * len(slots)
         else:
-            times, namespaces = map(list, zip(*slots, strict=True))
+            times, namespaces = transposed(slots, 2)
         if self.removed:
             nothing: Bucket = {}
             left = [

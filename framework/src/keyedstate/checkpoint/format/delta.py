@@ -34,6 +34,7 @@ from keyedstate.errors import CorruptFileError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.tables import ArrowEntryBatch
 from keyedstate.types import BOOLEAN, INT32, TypeSerializer, nullable, tuple_of
+from keyedstate.types.contract.transposing import transposed
 
 #: Entries that go into one columnar batch, as in a snapshot; it may have up to twice as many.
 _BATCH_ENTRIES = 16_384
@@ -71,7 +72,7 @@ def read_changes(
         with contextlib.closing(SegmentHandle.open(storage, delta)) as handle:
             for meta in states:
                 for batch in handle.entries(meta.name, handle.key_groups.start):
-                    groups, present, values = zip(*batch.values, strict=True)
+                    groups, present, values = transposed(batch.values, 3)
                     names = repeat(meta.name, len(groups))
                     canonical = canonical_values(meta.value_serializer, values)
                     columns = (names, groups, batch.namespaces, batch.keys, present, canonical)
@@ -240,7 +241,7 @@ class ChainHandle(StateHandle):
         written = [(*address, row) for address, row in rows.items() if changed.present[row]]
         if written:
             values = changed.take_values(meta.value_serializer, key_group)
-            namespaces, addressed, numbers = zip(*written, strict=True)
+            namespaces, addressed, numbers = transposed(written, 3)
             yield EntryBatch(namespaces, addressed, [values[number] for number in numbers])
 
     def columns(self, state: str, key_group: int) -> Iterator[pa.RecordBatch]:

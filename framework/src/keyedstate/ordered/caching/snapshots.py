@@ -19,6 +19,7 @@ from keyedstate.ordered.snapshots import groups_with_rows
 from keyedstate.ordered.store import RowCopy, end_of
 from keyedstate.ordered.tracked_addresses import TrackedKeys
 from keyedstate.types import VOID_NAMESPACE
+from keyedstate.types.contract.transposing import transposed
 
 _NAMESPACE, _KEY = itemgetter(0), itemgetter(1)
 
@@ -77,7 +78,7 @@ class CachedEntries(TableSnapshot[Any, Any, Any]):
             rows = (row for row in rows if row[0] not in hidden)
         entries: Iterator[Entry] = self._codec.entries(rows)
         while found := list(islice(entries, size)):
-            _, keys, namespaces, values = zip(*found, strict=True)
+            _, keys, namespaces, values = transposed(found, 4)
             yield EntryBatch(namespaces, keys, values)
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:

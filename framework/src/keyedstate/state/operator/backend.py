@@ -32,6 +32,7 @@ from keyedstate.state.registry.running_snapshot import SnapshotTask
 from keyedstate.state.registry.serializer_provider import SerializerProvider
 from keyedstate.tables import converted
 from keyedstate.types import VOID_NAMESPACE, TypeSerializer
+from keyedstate.types.contract.transposing import transposed
 
 A = TypeVar("A", bound=OperatorStateAccessor)
 
@@ -224,7 +225,7 @@ class _CapturedStates(Snapshot):
 
 def _batches(entries: Iterator[tuple[Any, Any]]) -> Iterator[EntryBatch[Any, Any, Any]]:
     while some := list(islice(entries, _BATCH_ENTRIES)):
-        keys, values = map(list, zip(*some, strict=True))
+        keys, values = transposed(some, 2)
         yield EntryBatch([VOID_NAMESPACE] * len(some), keys, values)
 
 

@@ -21,6 +21,7 @@ from keyedstate.backend import (
 from keyedstate.errors import UnknownChangesError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.tables import EpochNotes, GatheredChanges, GroupChanges, check_ascending
+from keyedstate.types.contract.transposing import transposed
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -265,7 +266,7 @@ def apply_changes(table: AnyStateTable, changes: Iterable[EntryChange]) -> None:
     for change in last.values():
         together.setdefault((change.namespace, change.present), []).append(change)
     for (namespace, present), some in together.items():
-        _, groups, _, keys, _, values = zip(*some, strict=True)
+        _, groups, _, keys, _, values = transposed(some, 6)
         if present:
             table.put_many(groups, keys, namespace, values)
         else:

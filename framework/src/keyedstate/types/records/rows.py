@@ -26,6 +26,7 @@ from keyedstate.types.contract.composite import NUMPY_CODES, compose, restore_in
 from keyedstate.types.contract.record_code import all_of, value_checker
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.transposing import transposed
 from keyedstate.types.records.row_code import RowCode, row_code
 from keyedstate.types.records.structs import Default, StructSerializer, none_default
 
@@ -256,8 +257,7 @@ class AccumulatorsSerializer(RowSerializer):
         if not {len(self.names)}.issuperset(map(len, values)):
             for value in values:
                 self.values_of(value)
-        # zip(*values) would make an iterator for each value.
-        return [list(map(itemgetter(index), values)) for index in range(len(self.names))]
+        return transposed(values, len(self.names))
 
     def are_values(self, values: Collection[Any]) -> bool:
         if not {tuple}.issuperset(map(type, values)) or not {len(self.names)}.issuperset(map(len, values)):

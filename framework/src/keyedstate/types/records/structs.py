@@ -19,6 +19,7 @@ from keyedstate.types.contract.composite import (
     write_inner,
 )
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
+from keyedstate.types.contract.transposing import transposed
 
 T = TypeVar("T")
 
@@ -102,8 +103,7 @@ class StructSerializer(FieldsSerializer[T], ContainerSerializer[T], Generic[T]):
 
     def columns_of(self, values: Sequence[T]) -> Iterable[Sequence[Any]]:
         """Return the values of each field, in the order of `names`; raises as `values_of`."""
-        rows = list(map(self.values_of, values))
-        return zip(*rows, strict=True) if rows else [()] * len(self.names)
+        return transposed(list(map(self.values_of, values)), len(self.names))
 
     # -- values -------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from keyedstate.runtime.event_time import event_time_array
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.vectorized import KeyedBatch, VectorizedProcessFunction
 from keyedstate.types import from_arrow_type, nullable
+from keyedstate.types.contract.transposing import transposed
 from keyedstate.windows.declaration.definition import WindowDefinition
 from keyedstate.windows.declaration.skipped_rows import SkippedRows
 from keyedstate.windows.row.process_function import WINDOW_END, WINDOW_START
@@ -75,9 +76,9 @@ class ColumnarWindowFunction(VectorizedProcessFunction):
 
     def _as_columns(self, keys: list[Any]) -> list[pa.Array]:
         types = self._aggregation.key_types
-        columns = [keys] if len(types) == 1 else list(zip(*keys, strict=True))
+        columns = [keys] if len(types) == 1 else transposed(keys, len(types))
         return [
-            nullable(from_arrow_type(type_)).to_arrow(list(values)).cast(type_)
+            nullable(from_arrow_type(type_)).to_arrow(values).cast(type_)
             for type_, values in zip(types, columns, strict=True)
         ]
 

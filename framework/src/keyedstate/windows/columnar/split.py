@@ -26,6 +26,7 @@ from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.grouping import GroupedRows
 from keyedstate.tables import column_of
 from keyedstate.types import INT64, TypeSerializer
+from keyedstate.types.contract.transposing import transposed
 from keyedstate.windows.columnar.aggregation import WindowedAggregation
 from keyedstate.windows.columnar.function import Integers
 from keyedstate.windows.declaration.assigners import Sliding, Tumbling
@@ -144,7 +145,7 @@ class LocalPart:
             np.maximum.at(last_times, rows.codes, times)
             new = self._of_rows.reduce(batch, rows)
             stored = [parts.get(pane, nothing) for pane in rows.keys]
-            merged = self._of_rows.merged([list(part) for part in zip(*stored, strict=True)], new)
+            merged = self._of_rows.merged(transposed(stored, len(new)), new)
             numbers = np.bincount(rows.codes, minlength=len(rows)).tolist()
             for pane, time, number, values in zip(
                 rows.keys, last_times.tolist(), numbers, zip(*merged, strict=True), strict=True
