@@ -64,6 +64,7 @@ class RegularJoinFunction(KeyJoinFunction):
             _Side(right, of_right=True, keeps=keeps_right),
         )
         self._joined = JoinedRows(self._inputs)
+        self._current = ctx._backend.current
         self._register_timers(ctx)
 
     def process1(self, row: Any, ctx: Context) -> Iterable[Any] | None:
@@ -125,7 +126,9 @@ class RegularJoinFunction(KeyJoinFunction):
     def _keep(self, side: _Side, end: int, matched: bool, row: Any) -> None:
         number = self._next.value() or 0
         self._next.update(number + 1)
-        side.rows.put(number, (end, matched, row))
+        current = self._current
+        # The row needs no check, because the columns of the input say its type.
+        side.rows._put_entries(current.key_group, current.key, {number: (end, matched, row)})
         namespace = 2 * number + side.of_right
         if self._by_watermark:
             self._timers.register_event_time_timer(namespace, end)
