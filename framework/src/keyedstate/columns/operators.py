@@ -126,7 +126,7 @@ class DeclaredOperators(RankableRows[T], BroadcastJoinableRows[T]):
         """
         self._refuse_row_kinds("window()")
         definition = WindowDefinition.of(assigner)
-        definition.check_event_time(known=self._has_event_time)
+        definition.check_event_time(known=self._time_column is not None)
         return Windowed(definition, missing, self._windowed)
 
     def _refuse_row_kinds(self, operator: str) -> None:
@@ -141,8 +141,8 @@ class DeclaredOperators(RankableRows[T], BroadcastJoinableRows[T]):
 
     @property
     @abstractmethod
-    def _has_event_time(self) -> bool:
-        """Whether the rows have event times."""
+    def _time_column(self) -> str | None:
+        """The column of event times; None where the rows have no event time."""
 
     @abstractmethod
     def _aggregated(self, chosen: Mapping[str, Aggregate], ttl: Ttl | None, row_kind: str | None) -> T:

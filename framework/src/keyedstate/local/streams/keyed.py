@@ -152,8 +152,8 @@ class KeyedStream(DeclaredOperators[ResultStream]):
         return self._columns.row_kind
 
     @property
-    def _has_event_time(self) -> bool:
-        return self._columns.event_time is not None
+    def _time_column(self) -> str | None:
+        return self._columns.time_column
 
     def _aggregated(
         self, chosen: Mapping[str, Aggregate], ttl: Ttl | None, row_kind: str | None

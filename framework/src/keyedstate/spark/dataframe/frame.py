@@ -192,10 +192,6 @@ class KeyedFrame(DeclaredOperators[DataFrame]):
         return self._rows.row_kind
 
     @property
-    def _has_event_time(self) -> bool:
-        return bool(self._rows.event_times)
-
-    @property
     def _time_column(self) -> str | None:
         return self._rows.event_times[0].column if self._rows.event_times else None
 
