@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from keyedstate.errors import MissingPackageError, UpsertError
 from keyedstate.runtime.row_kinds import taken_back
-from keyedstate.sinks.rows import arrow_table, check_columns, check_keys, has_zone
+from keyedstate.sinks.rows import arrow_table, check_keys, in_utc
 
 #: The names that rows have beside those of their columns.
 _ROW, _DELETED = "__keyedstate_row", "__keyedstate_deleted"
@@ -69,11 +69,10 @@ class DeltaSink:
         What ``deltalake`` raises is raised too, as where another writer has changed the same rows; nothing is
         written then.
         """
-        content = arrow_table(self._table, rows)
-        kind = () if self._row_kind is None else (self._row_kind,)
-        check_columns(self._table, (*self._keys, *kind), content.column_names)
+        content = arrow_table(self._table, rows, self._keys, self._row_kind)
         if content.num_rows:
-            self._merge(self._newest(content))
+            # Delta has instants in no other zone and unit.
+            self._merge(in_utc(self._newest(content), "us"))
 
     def _newest(self, content: pa.Table) -> pa.Table:
         """Return the last row of each key, and in place of its row kind whether it deletes the one before."""
@@ -101,12 +100,12 @@ class DeltaSink:
                 raise UpsertError(self._table, reason, "Leave such rows out, or key by other columns.")
 
     def _merge(self, newest: pa.Table) -> None:
-        columns = [name for name in newest.column_names if name != _DELETED]
-        table = self._opened(newest.select(columns).schema)
-        values = {_quoted(name): f"source.{_quoted(name)}" for name in columns}
+        written = newest.drop_columns([_DELETED]).schema
+        table = self._opened(written)
+        values = {_quoted(name): f"source.{_quoted(name)}" for name in written.names}
         deleted = f"source.{_quoted(_DELETED)}"
         merge = table.merge(
-            _in_utc(newest),
+            newest,
             " AND ".join(map(_same, self._keys)),
             source_alias="source",
             target_alias="target",
@@ -117,10 +116,9 @@ class DeltaSink:
     def _opened(self, schema: pa.Schema) -> Any:
         library = _library()
         if not library.DeltaTable.is_deltatable(self._table, self._storage_options):
-            nullable = pa.schema([pa.field(field.name, _utc(field.type)) for field in schema])
             library.DeltaTable.create(
                 self._table,
-                library.Schema.from_arrow(nullable),
+                library.Schema.from_arrow(schema),
                 mode="ignore",
                 storage_options=self._storage_options,
             )
@@ -151,12 +149,3 @@ def _same(name: str) -> str:
 def _quoted(name: str) -> str:
     # What is in double quotes may be taken for a text.
     return "`" + name.replace("`", "``") + "`"
-
-
-def _utc(type_: pa.DataType) -> pa.DataType:
-    """Return the type that Delta has for instants, which knows no other zone."""
-    return pa.timestamp("us", "UTC") if has_zone(type_) else type_
-
-
-def _in_utc(rows: pa.Table) -> pa.Table:
-    return rows.cast(pa.schema([field.with_type(_utc(field.type)) for field in rows.schema]))

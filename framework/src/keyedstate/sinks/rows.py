@@ -10,11 +10,21 @@ import pyarrow as pa
 from keyedstate.errors import UpsertError, did_you_mean
 
 
-def arrow_table(table: str, rows: Any) -> pa.Table:
-    """Return the rows of an epoch, a DataFrame or an Arrow table; raises `UpsertError` with the sink's table.
+def arrow_table(table: str, rows: Any, keys: Sequence[str], row_kind: str | None) -> pa.Table:
+    """Return the rows of an epoch, a DataFrame or an Arrow table, with the columns that a sink needs.
 
-    A DataFrame without rows may come without its types.
+    A DataFrame without rows may come without its types.  Raises `UpsertError` with the sink's table.
     """
+    content = _arrow_table(table, rows)
+    names = content.column_names
+    for column in keys if row_kind is None else (*keys, row_kind):
+        if column not in names:
+            reason = f"the rows have no column {column!r}, but {', '.join(names)}"
+            raise UpsertError(table, reason, f"Name one of these.{did_you_mean(column, names)}")
+    return content
+
+
+def _arrow_table(table: str, rows: Any) -> pa.Table:
     if isinstance(rows, pa.Table):
         return rows
     if isinstance(rows, pa.RecordBatch):
@@ -50,14 +60,14 @@ def check_keys(table: str, keys: object) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def check_columns(table: str, columns: Sequence[str], names: Sequence[str]) -> None:
-    """Raise `UpsertError` for a column that the rows do not have."""
-    for column in columns:
-        if column not in names:
-            reason = f"the rows have no column {column!r}, but {', '.join(names)}"
-            raise UpsertError(table, reason, f"Name one of these.{did_you_mean(column, names)}")
+def in_utc(rows: pa.Table, unit: str | None = None) -> pa.Table:
+    """Return rows with their instants in UTC, in a unit of Arrow or else in their own; any may be null."""
+    columns = [
+        column.cast(pa.timestamp(unit or column.type.unit, "UTC")) if _has_zone(column.type) else column
+        for column in rows.columns
+    ]
+    return pa.Table.from_arrays(columns, names=rows.column_names)
 
 
-def has_zone(type_: pa.DataType) -> bool:
-    """Return whether the values of a type are instants."""
+def _has_zone(type_: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(type_)) and type_.tz is not None

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from keyedstate.errors import UpsertError
 from keyedstate.runtime.row_kinds import DELETE, ROW_KINDS, UPDATE_BEFORE, wrong_kind
-from keyedstate.sinks.rows import arrow_table, check_columns, check_keys, has_zone
+from keyedstate.sinks.rows import arrow_table, check_keys, in_utc
 
 
 class UpsertSink:
@@ -66,9 +66,8 @@ class UpsertSink:
 
         What the database raises is raised too, and nothing is written then.
         """
-        content = arrow_table(self._table, rows)
+        content = arrow_table(self._table, rows, self._keys, self._row_kind)
         names = content.column_names
-        check_columns(self._table, (*self._keys, *filter(None, (self._row_kind,))), names)
         newest = self._newest(names, _rows_of(content))
         if not newest:
             return
@@ -147,8 +146,4 @@ class UpsertSink:
 
 
 def _rows_of(content: pa.Table) -> Iterator[tuple[Any, ...]]:
-    columns = [
-        column.cast(pa.timestamp(column.type.unit, "UTC")) if has_zone(column.type) else column
-        for column in content.columns
-    ]
-    return zip(*(column.to_pylist() for column in columns), strict=True)
+    return zip(*(column.to_pylist() for column in in_utc(content).columns), strict=True)
