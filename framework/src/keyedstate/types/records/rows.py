@@ -254,10 +254,10 @@ class AccumulatorsSerializer(RowSerializer):
         super().serialize(value, out)
 
     def columns_of(self, values: Sequence[tuple[Any, ...]]) -> Iterable[Sequence[Any]]:
-        if not {len(self.names)}.issuperset(map(len, values)):
-            for value in values:
-                self.values_of(value)
-        return transposed(values, len(self.names))
+        try:
+            return transposed(values, len(self.names))
+        except ValueError:
+            return super().columns_of(values)  # says which value it is
 
     def are_values(self, values: Collection[Any]) -> bool:
         if not {tuple}.issuperset(map(type, values)) or not {len(self.names)}.issuperset(map(len, values)):
