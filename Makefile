@@ -67,7 +67,7 @@ demo-local: setup ## the same without Spark and Java, compared with a plain loop
 test: setup lint types docs test-fast ## all checks and all tests
 
 # Three processes on two cores: each of them waits for a third of its time. Files go in their order, so that long ones
-# do not come last. A slow test with several sets of parameters runs with one, drawn anew in each run; the header says how
+# do not come last. A slow test with several sets of parameters runs with one, a new one in each run; the header says how
 # the same is drawn again.
 # A debugger wants ARGS="-n 0".
 test-fast: setup $(CLASSES) ## the tests alone

@@ -77,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--draw",
         action="store_true",
-        help="run a slow test with one of its sets of parameters only, drawn anew for each run",
+        help="run a slow test with one of its sets of parameters only, a new one in each run",
     )
 
 

@@ -178,7 +178,7 @@ class _Table:
             self._places.pop(key, None)
 
     def places_of(self, keys: Sequence[Any]) -> npt.NDArray[np.int64]:
-        """Return the place of the row of each key; -1 where there is none."""
+        """Return the place of the row of each key; -1 for a key without a row."""
         place: Callable[[Any], int | None] = self._places.get
         return np.fromiter((-1 if (at := place(key)) is None else at for key in keys), np.int64, len(keys))
 

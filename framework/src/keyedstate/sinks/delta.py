@@ -27,7 +27,7 @@ class DeltaSink:
     Parameters
     ----------
     table : str
-        The folder or URI of the table.  The first epoch with rows creates it where there is none.
+        The folder or URI of the table.  The first epoch with rows creates it if it does not exist.
     keys : sequence of str
         The columns that identify a row, those of the operator's key; null is a value like any other, and NaN
         is refused.
