@@ -16,8 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from keyedstate.errors import InvalidJoinError, did_you_mean
-from keyedstate.joins.columns import Fold, JoinedColumn, JoinType, has_null, joined_columns
+from keyedstate.errors import InvalidJoinError
+from keyedstate.joins.columns import (
+    Fold,
+    JoinedColumn,
+    JoinType,
+    check_column,
+    deletion_place,
+    has_null,
+    joined_columns,
+)
 from keyedstate.joins.join_function import NULL_KEY
 from keyedstate.runtime.functions.connected_inputs import ConnectedInput, ConnectedInputs
 from keyedstate.runtime.functions.keyed import BroadcastContext, Context
@@ -48,7 +56,7 @@ class BroadcastJoinFunction(VectorizedBroadcastProcessFunction):
     ) -> BroadcastJoinFunction:
         """Return the function for left rows of these columns; raises `InvalidJoinError`."""
         for name in self._on:
-            _check_column("the left rows", name, schema)
+            check_column("the left rows", name, schema)
         bound = copy.copy(self)
         bound._left = ConnectedInput(schema, tuple(key_columns), time_column)
         return bound._checked()
@@ -56,13 +64,9 @@ class BroadcastJoinFunction(VectorizedBroadcastProcessFunction):
     def for_broadcast(self, schema: pa.Schema) -> BroadcastJoinFunction:
         """Return the function for right rows of these columns; raises `InvalidJoinError`."""
         for name in self._on.values():
-            _check_column("the broadcast rows", name, schema)
+            check_column("the broadcast rows", name, schema)
         if self._deleted is not None:
-            _check_column("the broadcast rows", self._deleted, schema)
-            type_ = schema.field(self._deleted).type
-            if not pa.types.is_boolean(type_):
-                reason = f"it has the type {type_}, and says of a row whether it removes one"
-                raise InvalidJoinError(f"deleted={self._deleted!r}", reason, "Give a boolean column.")
+            deletion_place("the broadcast rows", self._deleted, schema)
         bound = copy.copy(self)
         bound._right = ConnectedInput(schema, tuple(self._on.values()), None)
         return bound._checked()
@@ -197,15 +201,6 @@ def _structs(rows: pa.RecordBatch) -> pa.StructArray:
 def _batch_of(structs: pa.StructArray, schema: pa.Schema) -> pa.RecordBatch:
     """Return rows of a table that may have had fewer columns, or narrower ones."""
     return pa.Table.from_arrays(structs.flatten(), names=schema.names).cast(schema).to_batches()[0]
-
-
-def _check_column(where: str, name: str, schema: pa.Schema) -> None:
-    if name not in schema.names:
-        raise InvalidJoinError(
-            f"the column {name!r}",
-            f"{where} do not have it, but {', '.join(schema.names)}",
-            f"Name one of these.{did_you_mean(name, schema.names)}",
-        )
 
 
 class BroadcastJoinableRows(ABC, Generic[T]):

@@ -88,6 +88,27 @@ def has_null(key: Any, *, compound: bool) -> bool:
     return key is None or (compound and None in key)
 
 
+def check_column(of_rows: str, name: str, schema: pa.Schema) -> None:
+    """Raise `InvalidJoinError` for a column that rows do not have, which `of_rows` names: "the left rows"."""
+    if name not in schema.names:
+        raise InvalidJoinError(
+            f"the column {name!r}",
+            f"{of_rows} do not have it, but {', '.join(schema.names)}",
+            f"Name one of these.{did_you_mean(name, schema.names)}",
+        )
+
+
+def deletion_place(of_rows: str, name: str, schema: pa.Schema) -> int:
+    """Return the index of the column that marks deletions; raises `InvalidJoinError`, as `check_column`."""
+    check_column(of_rows, name, schema)
+    place: int = schema.names.index(name)
+    type_ = schema.field(place).type
+    if not pa.types.is_boolean(type_):
+        reason = f"the column has the type {type_}, and says of a row whether it removes one"
+        raise InvalidJoinError(f"deleted={name!r}", reason, "Give a boolean column.")
+    return place
+
+
 def joined_columns(
     inputs: ConnectedInputs,
     fold: Fold = lambda name: name,

@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import pyarrow as pa
-
-from keyedstate.errors import InvalidJoinError, did_you_mean
-from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, JoinType, joined_columns
+from keyedstate.errors import InvalidJoinError
+from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, JoinType, deletion_place, joined_columns
 from keyedstate.joins.join_function import NULL_KEY, JoinFunction, declared_side_outputs
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
@@ -53,7 +51,7 @@ class VersionedJoinFunction(JoinFunction):
         self._need_event_time(inputs, "the versioned join", "versions are found by their event times")
         bound = self._bound(inputs)
         if self._deleted is not None:
-            bound._deleted_place = _place_of(inputs.second.schema, self._deleted)
+            bound._deleted_place = deletion_place("the right rows", self._deleted, inputs.second.schema)
         return bound
 
     def output_columns(self, inputs: ConnectedInputs, fold: Fold) -> list[JoinedColumn]:
@@ -124,24 +122,6 @@ class VersionedJoinFunction(JoinFunction):
 
     def on_processing_time(self, timer: Timer) -> None:
         """Do nothing: a versioned join registers none."""
-
-
-def _place_of(schema: pa.Schema, name: str) -> int:
-    """Return the index of the column that marks deletions; raises `InvalidJoinError`."""
-    if name not in schema.names:
-        known = ", ".join(schema.names)
-        raise InvalidJoinError(
-            f"deleted={name!r}",
-            f"the right rows have no such column, but {known}",
-            f"Name a boolean column of theirs.{did_you_mean(name, schema.names)}",
-        )
-    place: int = schema.names.index(name)
-    type_ = schema.field(place).type
-    if not pa.types.is_boolean(type_):
-        raise InvalidJoinError(
-            f"deleted={name!r}", f"the column has the type {type_}", "Name one that is boolean."
-        )
-    return place
 
 
 def versioned_join(
