@@ -115,12 +115,14 @@ class BroadcastJoinFunction(VectorizedBroadcastProcessFunction):
         self._table = _Table(schema)
         entries = dict(self._state.items())
         if entries:
-            self._table.put(list(entries), _batch_of(self._rows.to_arrow(list(entries.values())), schema))
+            rows = pa.RecordBatch.from_struct_array(self._rows.to_arrow(list(entries.values())))
+            # The table may have had fewer columns, or narrower ones.
+            self._table.put(list(entries), rows.cast(schema))
 
     def process_broadcast(self, batch: pa.RecordBatch, ctx: BroadcastContext) -> None:
         """Put rows into the table, in their order; a row with a null in the key can meet none."""
         schema = self.inputs.second.schema
-        rows = pa.Table.from_batches([batch]).cast(schema).combine_chunks().to_batches()[0]
+        rows = batch.cast(schema)
         keys = keys_of([rows.column(name) for name in self._on.values()])
         last = {key: row for row, key in enumerate(keys) if not self._is_null(key)}
         if self._deleted is not None:
@@ -131,7 +133,7 @@ class BroadcastJoinFunction(VectorizedBroadcastProcessFunction):
                 del last[key]
             self._table.remove(gone)
         kept = rows.take(pa.array(list(last.values()), pa.int64()))
-        self._state.put_all(dict(zip(last, self._rows.from_arrow(_structs(kept)), strict=True)))
+        self._state.put_all(dict(zip(last, self._rows.from_arrow(kept.to_struct_array()), strict=True)))
         self._table.put(list(last), kept)
 
     def process_batch(self, batch: KeyedBatch, ctx: Context) -> Iterable[pa.RecordBatch]:
@@ -192,15 +194,6 @@ class _Table:
             self._rows = self._rows.combine_chunks()
         at = pa.array(places, mask=places < 0)
         return [column.combine_chunks() for column in self._rows.take(at).columns]
-
-
-def _structs(rows: pa.RecordBatch) -> pa.StructArray:
-    return pa.StructArray.from_arrays(rows.columns, fields=list(rows.schema))
-
-
-def _batch_of(structs: pa.StructArray, schema: pa.Schema) -> pa.RecordBatch:
-    """Return rows of a table that may have had fewer columns, or narrower ones."""
-    return pa.Table.from_arrays(structs.flatten(), names=schema.names).cast(schema).to_batches()[0]
 
 
 class BroadcastJoinableRows(ABC, Generic[T]):
