@@ -95,8 +95,7 @@ def keyed(
     refuse_old_connect(df)
     rows, key_columns = with_key_columns(df, keys)
     if row_kind is not None:
-        same = fields_by_name(rows).get(folded(rows, row_kind), [])
-        row_kind = same[0].name if len(same) == 1 else row_kind
+        row_kind = _name_in(rows, row_kind)
         check_row_kind(row_kind, dict(rows.dtypes))
     interval_ms = None if heartbeat is None else heartbeat_ms(heartbeat)
     found = event_time_of(rows, event_time)
@@ -234,7 +233,7 @@ class KeyedFrame(DeclaredOperators[DataFrame]):
 
 
 def _name_in(frame: DataFrame, name: str) -> str:
-    """Return the name of the only column that Spark finds by a name; the name itself where there is none."""
+    """Return the name of the only column that Spark finds by a name; the name itself for none or several."""
     found = fields_by_name(frame).get(folded(frame, name), [])
     return found[0].name if len(found) == 1 else name
 
