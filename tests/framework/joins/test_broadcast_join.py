@@ -205,7 +205,8 @@ def test_an_empty_table_matches_nothing(one_backend):
     [
         ({"on": "itm"}, "Did you mean 'item'"),
         ({"on": {"item": "idd"}}, "the broadcast rows do not have it"),
-        ({"on": {"item": "price"}}, "no value in common"),
+        ({"on": {"item": "price"}}, "differ, so their keys are stored differently"),
+        ({"on": {"auction": "price"}}, "the types int64 of the left and int32 of the broadcast rows differ"),
         ({"on": []}, "names no columns"),
         ({"on": {"item": 3}}, "names no columns"),
         ({"on": {"item": "id"}, "how": "full"}, "which rows of the table have no match"),

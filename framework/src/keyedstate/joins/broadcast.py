@@ -79,8 +79,9 @@ class BroadcastJoinFunction(VectorizedBroadcastProcessFunction):
             if one != two:
                 raise InvalidJoinError(
                     f"the columns {name!r} and {other!r}",
-                    f"the types {one} of the left and {two} of the broadcast rows have no value in common",
-                    "Cast one of them.",
+                    f"the types {one} of the left and {two} of the broadcast rows differ, so their keys are "
+                    "stored differently",
+                    "Cast one column to the type of the other.",
                 )
         return self
 
