@@ -109,7 +109,7 @@ class CopyOnWriteColumns(
         which: npt.NDArray[np.int32] | None = None,
     ) -> LocatedEntries:
         """Find the entries of rows; a new one gets a number, and nothing else yet."""
-        self._renumber_unused()
+        self._renumber_unused(len(key_groups))
         spaces = np.fromiter(map(self._space, namespaces), np.int32, len(namespaces))
         if which is not None:
             spaces = spaces[which]
