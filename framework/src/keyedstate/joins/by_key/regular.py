@@ -9,7 +9,7 @@ The namespace of a timer is twice the row's number, plus one for a right row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any
 
@@ -18,28 +18,82 @@ from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, joined_colu
 from keyedstate.joins.join_function import NULL_KEY
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
+from keyedstate.runtime.functions.row_runs import RowRun, RunFunction
 from keyedstate.state import MapState, StateDescriptor, ValueState
+from keyedstate.state.context import KeyContext
 from keyedstate.time import Timer
 from keyedstate.types import BOOLEAN, INT64, tuple_of
 
+#: A kept row: its end, whether it has met a match, and its values.
+_Kept = tuple[int, bool, Any]
 _NUMBER = itemgetter(0)
+#: Output rows after which a run is left, so that those of a key with many matches need not be in memory.
+_OUTPUT_ROWS = 1_024
 
 
 class _Side:
-    """The kept rows of one side of the current key: (end, whether it has met a match, row) by number."""
+    """The kept rows of one side: (end, whether it has met a match, row) by number.
 
-    def __init__(self, rows: Any, *, of_right: bool, keeps: bool) -> None:
+    For a run of rows of the current key they are read at most once, and written at its end.
+
+    Attributes
+    ----------
+    rows : MapStateAccessor
+    keeps : bool
+        Whether rows without a match come out at their end.
+    values_of : callable
+        Returns the part of an output row that a row makes.
+    """
+
+    def __init__(self, rows: Any, values_of: Callable[[Any], tuple[Any, ...]], *, keeps: bool) -> None:
         self.rows = rows
-        self.of_right = of_right
-        #: Whether rows without a match come out at their end.
+        self.values_of = values_of
         self.keeps = keeps
+        self.begin()
 
-    def live(self) -> list[tuple[int, tuple[int, bool, Any]]]:
+    def live(self) -> list[tuple[int, _Kept]]:
         """Return the rows in the order in which they came."""
         return sorted(self.rows.items(), key=_NUMBER)
 
+    def begin(self) -> None:
+        """Begin a run of rows of the current key."""
+        #: Entries to be written.
+        self._changed: dict[int, _Kept] = {}
+        #: What live rows add to output rows, in the order in which they came; None as long as none was asked.
+        self._values: list[tuple[Any, ...]] | None = None
+        #: Those of them that have met no match.
+        self._unmatched: dict[int, _Kept] = {}
 
-class RegularJoinFunction(KeyJoinFunction):
+    def add(self, number: int, end: int, row: Any, values: tuple[Any, ...], *, matched: bool) -> None:
+        """Keep a row; a row of a side that keeps none counts as matched: the next run may keep them."""
+        kept = self._changed[number] = (end, matched or not self.keeps, row)
+        if self._values is not None:
+            self._values.append(values)
+            if not kept[1]:
+                self._unmatched[number] = kept
+
+    def meet(self) -> list[tuple[Any, ...]]:
+        """Return what live rows add to output rows, in the order in which they came; all are matched now."""
+        values = self._values
+        if values is None:
+            # Rows of the run have the greatest numbers.
+            live = [*self.live(), *self._changed.items()]
+            self._unmatched = {number: kept for number, kept in live if not kept[1]}
+            values_of = self.values_of
+            values = self._values = [values_of(row) for _, (_, _, row) in live]
+        if self._unmatched:
+            for number, (end, _, row) in self._unmatched.items():
+                self._changed[number] = (end, True, row)
+            self._unmatched = {}
+        return values
+
+    def end(self, current: KeyContext) -> None:
+        """Write what has changed; rows need no check, because the columns of the input say their type."""
+        if self._changed:
+            self.rows._put_entries(current.key_group, current.key, self._changed)
+
+
+class RegularJoinFunction(KeyJoinFunction, RunFunction):
     """Joins rows of two inputs by their key alone, with final rows; made by `keyedstate.joins.join`."""
 
     _declared_by = "join() without row_kind="
@@ -59,87 +113,102 @@ class RegularJoinFunction(KeyJoinFunction):
         left, right, self._next = (ctx.state(state) for state in self.states())
         assert self._inputs is not None, "it has states"
         keeps_left, keeps_right = self.how.keeps
-        self._sides = (
-            _Side(left, of_right=False, keeps=keeps_left),
-            _Side(right, of_right=True, keeps=keeps_right),
-        )
         self._joined = JoinedRows(self._inputs)
+        self._sides = (
+            _Side(left, self._joined.of_left, keeps=keeps_left),
+            _Side(right, self._joined.of_right, keeps=keeps_right),
+        )
         self._current = ctx._backend.current
         self._register_timers(ctx)
 
-    def process1(self, row: Any, ctx: Context) -> Iterable[Any] | None:
-        return self._process(row, ctx, *self._sides)
+    def _process_run(self, run: RowRun, ctx: Context) -> list[Any] | None:
+        if not self.how.of_pairs or self._null_in_key(ctx):
+            number, row = next(run.rows)
+            return self._process_one(row, ctx, of_right=bool(number))
+        left, right = self._sides
+        left.begin()
+        right.begin()
+        first = number = self._next.value() or 0
+        out: list[Any] = []
+        for of_right, row in run.rows:
+            end = self._end_of(row, ctx, bool(of_right))
+            if end is None:
+                continue
+            if of_right:
+                values, met = right.values_of(row), left.meet()
+                right.add(number, end, row, values, matched=bool(met))
+                out += [of_left + values for of_left in met]
+            else:
+                values, met = left.values_of(row), right.meet()
+                left.add(number, end, row, values, matched=bool(met))
+                out += [values + of_right for of_right in met]
+            self._register_timer(2 * number + of_right, end, self._sides[of_right])
+            number += 1
+            if len(out) >= _OUTPUT_ROWS:
+                break
+        if number > first:
+            self._next.update(number)
+            left.end(self._current)
+            right.end(self._current)
+        return out
 
-    def process2(self, row: Any, ctx: Context) -> Iterable[Any] | None:
-        right, left = reversed(self._sides)
-        return self._process(row, ctx, right, left)
-
-    def _process(self, row: Any, ctx: Context, mine: _Side, others: _Side) -> Iterable[Any] | None:
-        end = self._end_of(row, ctx, mine.of_right)
+    def _process_one(self, row: Any, ctx: Context, *, of_right: bool) -> list[Any] | None:
+        """Handle a row that makes no pair: its key is null, or the join is a semi or anti join."""
+        end = self._end_of(row, ctx, of_right)
         if end is None:
             return None
-        if self._null_in_key(ctx):
-            if mine.keeps:
-                return [self._alone(row, of_right=mine.of_right)]
-            ctx._dropped[NULL_KEY] += 1
-            return None
-        if not self.how.of_pairs:
-            return self._right_of_semi(row, end) if mine.of_right else self._left_of_semi(row, end)
-        found = others.live()
-        # A row of a side that keeps none counts as matched: the next run may keep them.
-        self._keep(mine, end, bool(found) or not mine.keeps, row)
-        for number, (until, matched, other) in found:
-            if not matched:
-                others.rows.put(number, (until, True, other))
-        of_left, of_right = self._joined.of_left, self._joined.of_right
-        if mine.of_right:
-            right = of_right(row)
-            return [of_left(other) + right for _, (_, _, other) in found]
-        left = of_left(row)
-        return [left + of_right(other) for _, (_, _, other) in found]
+        if not self._null_in_key(ctx):
+            return self._right_of_semi(row, end) if of_right else self._left_of_semi(row, end)
+        if self.how.keeps[of_right]:
+            return [self._alone(row, of_right=of_right)]
+        ctx._dropped[NULL_KEY] += 1
+        return None
 
     # -- semi and anti joins: a left row is decided when it meets a match ---------------------------------
 
-    def _left_of_semi(self, row: Any, end: int) -> Iterable[Any] | None:
+    def _left_of_semi(self, row: Any, end: int) -> list[Any] | None:
         left, right = self._sides
         if right.rows.is_empty():
-            self._keep(left, end, False, row)
+            self._keep(row, end, of_right=False)
             return None
         return None if left.keeps else [self._joined.of_left(row)]
 
-    def _right_of_semi(self, row: Any, end: int) -> Iterable[Any] | None:
+    def _right_of_semi(self, row: Any, end: int) -> list[Any] | None:
         left, right = self._sides
         decided = left.live()
         for number, (until, _, _) in decided:
-            self._forget(left, number, until)
+            self._forget(number, until, of_right=False)
         # Only the right row that lives longest is needed.
         longest = right.live()
         if all(until < end for _, (until, _, _) in longest):
             for number, (until, _, _) in longest:
-                self._forget(right, number, until)
-            self._keep(right, end, True, row)
+                self._forget(number, until, of_right=True)
+            self._keep(row, end, of_right=True)
         of_left = self._joined.of_left
         return None if left.keeps else [of_left(other) for _, (_, _, other) in decided]
 
     # -- the life of a row --------------------------------------------------------------------------------
 
-    def _keep(self, side: _Side, end: int, matched: bool, row: Any) -> None:
-        number = self._next.value() or 0
+    def _keep(self, row: Any, end: int, *, of_right: bool) -> None:
+        """Keep a row of a semi or anti join: a left one has met no match, a right one needs none."""
+        side, number = self._sides[of_right], self._next.value() or 0
         self._next.update(number + 1)
-        current = self._current
-        # The row needs no check, because the columns of the input say its type.
-        side.rows._put_entries(current.key_group, current.key, {number: (end, matched, row)})
-        namespace = 2 * number + side.of_right
+        side.begin()
+        side.add(number, end, row, (), matched=of_right)
+        side.end(self._current)
+        self._register_timer(2 * number + of_right, end, side)
+
+    def _register_timer(self, namespace: int, end: int, side: _Side) -> None:
         if self._by_watermark:
             self._timers.register_event_time_timer(namespace, end)
         elif self._ttl is not None or side.keeps:
             # Without a time to live a row without a match comes out at the end of a batch.
             self._timers.register_processing_time_timer(namespace, end)
 
-    def _forget(self, side: _Side, number: int, end: int) -> None:
+    def _forget(self, number: int, end: int, *, of_right: bool) -> None:
         """Remove a row before its end."""
-        side.rows.remove(number)
-        self._delete_timers(2 * number + side.of_right, end)
+        self._sides[of_right].rows.remove(number)
+        self._delete_timers(2 * number + of_right, end)
 
     def _on_timer(self, timer: Timer) -> Iterable[Any] | None:
         """Remove a row at its end, and emit it where it has found no match."""
@@ -152,4 +221,4 @@ class RegularJoinFunction(KeyJoinFunction):
         if all(each.rows.is_empty() for each in self._sides):
             self._next.clear()
         _, matched, row = kept
-        return None if matched or not side.keeps else [self._alone(row, of_right=side.of_right)]
+        return None if matched or not side.keeps else [self._alone(row, of_right=bool(of_right))]

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, repeat
 from types import GeneratorType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 
@@ -25,6 +25,7 @@ from keyedstate.runtime.functions.keyed import (
     KeyedProcessFunction,
     OnTimerContext,
 )
+from keyedstate.runtime.functions.row_runs import RowRun, RunFunction
 from keyedstate.runtime.key_runs import ROWS_AT_ONCE, KeyRuns, RowsByKey
 from keyedstate.runtime.row_classes import rows_from
 from keyedstate.runtime.runners.batches import joined
@@ -45,7 +46,17 @@ GROUPED_BYTES = 4 << 20
 #: Results that are one row where rows are expected: iterating over them would yield its fields.
 _SINGLE_ROWS = frozenset((tuple, dict, str, bytes))
 
-_Rows = tuple[Iterator[Any], Iterator[int | None] | None, Callable[[Any, Context], Any]]
+
+class _Calls(NamedTuple):
+    """The calls of a function with the rows of some keys."""
+
+    #: What the function is called with under each key.
+    rows_by_key: Iterable[Iterable[Any]]
+    #: The event time of each row; None where no row has one, or the function reads them with the rows.
+    times: Iterator[int | None] | None
+    function: Callable[[Any, Context], Any]
+    #: Returns the name of the user's method that a call stands for.
+    step_of: Callable[[Any], str]
 
 
 class RowOperator(KeyedOperator):
@@ -92,18 +103,15 @@ class RowOperator(KeyedOperator):
                 yield from self._process_runs(some)
             self.rows_in += batch.num_rows
 
-    def _rows_of(self, some: KeyRuns) -> _Rows:
-        """Return rows, their event times, and the function to call with each row."""
-        return some.rows(), some.times(self._time_column), self._function.process
-
-    def _step_of(self, row: Any) -> str:
-        """Return the name of the method that is called with a row."""
-        return "process"
+    def _calls(self, some: KeyRuns) -> _Calls:
+        """Return the calls for the rows of a chunk."""
+        rows = map(islice, repeat(some.rows()), some.counts)
+        return _Calls(rows, some.times(self._time_column), self._function.process, lambda _: "process")
 
     def _process_runs(self, some: KeyRuns) -> Iterator[pa.RecordBatch]:
         if self._touched is not None:
             self._touched.update(zip(some.keys.keys, some.keys.key_groups, strict=True))
-        return self._process_keys(some.keys, some.counts, self._rows_of(some), self._step_of)
+        return self._process_keys(some.keys, self._calls(some))
 
     def _end_keys(self) -> Iterator[pa.RecordBatch]:
         if not self._touched:
@@ -115,30 +123,29 @@ class RowOperator(KeyedOperator):
         for start in range(0, len(keys), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
             some = KeySequence(keys[part], key_groups[part], True)
-            rows: _Rows = (
-                repeat(None),
+            calls = _Calls(
+                [(None,)] * len(some.keys),
                 None if time is None else repeat(time),
                 lambda _, ctx: end_epoch(ctx),
+                lambda _: "end_epoch",
             )
-            yield from self._process_keys(some, [1] * len(some.keys), rows, lambda _: "end_epoch")
+            yield from self._process_keys(some, calls)
 
-    def _process_keys(
-        self, some: KeySequence, counts: Sequence[int], of_keys: _Rows, step_of: Callable[[Any], str]
-    ) -> Iterator[pa.RecordBatch]:
-        """Call a function with so many rows of each key, consecutively, and yield its output."""
+    def _process_keys(self, some: KeySequence, calls: _Calls) -> Iterator[pa.RecordBatch]:
+        """Call a function with the rows of each key, consecutively, and yield its output."""
         context, backend, current = self._context, self._backend, self._backend.current
-        rows, times, process = of_keys
+        rows_by_key, times, process, step_of = calls
         limit = OUTPUT_BATCH_ROWS
         out: list[Any] = []
         keys = some.keys
         ends: list[int] = []  # ends[i]: rows of `out` after those of keys[i]
         backend.begin_write_behind(some)
         try:
-            for current.turn, (key, current.key_group, count) in enumerate(
-                zip(keys, some.key_groups, counts, strict=True)
+            for current.turn, (key, current.key_group, rows) in enumerate(
+                zip(keys, some.key_groups, rows_by_key, strict=True)
             ):
                 context.key = current.key = key
-                for row in islice(rows, count):
+                for row in rows:
                     if times is not None:
                         current.timestamp = next(times)
                     # Looked up for each row: one before may have been the first to use a state that expires.
@@ -259,8 +266,8 @@ class ConnectedOperator(RowOperator):
         assert spec.connected is not None, "several inputs"
         self._connected = spec.connected
 
-    def _rows_of(self, some: KeyRuns) -> _Rows:
-        """Return the rows, each with the number of its input."""
+    def _calls(self, some: KeyRuns) -> _Calls:
+        """Return the calls for the rows of a chunk, each with the number of its input."""
         numbers, columns = self._connected.separate(some.batch, self._key_columns)
         inputs = list(zip(self._connected.names, self._connected.inputs, columns, strict=True))
         rows = [
@@ -270,15 +277,17 @@ class ConnectedOperator(RowOperator):
         all_times = None
         if self._connected.have_event_time:
             all_times = _in_order(numbers, list(map(iter, times)))
+        numbered = zip(numbers, _in_order(numbers, rows), strict=True)
+        if isinstance(self._function, RunFunction):
+            runs = [RowRun(numbered, all_times, count, self._backend.current) for count in some.counts]
+            return _Calls(runs, None, self._function._process_run, lambda run: process_method(run.number))
         processes = self._function._processes()
 
         def process(row: tuple[int, Any], context: Context) -> Any:
             return processes[row[0]](row[1], context)
 
-        return zip(numbers, _in_order(numbers, rows), strict=True), all_times, process
-
-    def _step_of(self, row: Any) -> str:
-        return process_method(row[0])
+        by_key = map(islice, repeat(numbered), some.counts)
+        return _Calls(by_key, all_times, process, lambda row: process_method(row[0]))
 
     def _event_times_of(self, name: str, input_: ConnectedInput, columns: list[pa.Array]) -> list[int | None]:
         """Count the rows of one input and return their event times; empty without a time column."""

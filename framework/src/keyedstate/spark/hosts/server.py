@@ -35,7 +35,7 @@ from keyedstate.epoch.partition_plan import PartitionPlan
 from keyedstate.errors import HostMemoryError, HostProtocolError, KeyedStateError
 from keyedstate.spark.hosts.failures import Failure
 from keyedstate.spark.hosts.launch import HostSettings, HostStart
-from keyedstate.spark.hosts.limits import allow_open_files, resident_bytes
+from keyedstate.spark.hosts.limits import allow_open_files, collect_less_often, resident_bytes
 from keyedstate.spark.hosts.network.handshake import Session
 from keyedstate.spark.hosts.network.protocol import (
     PROTOCOL,
@@ -395,6 +395,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _end)
     allow_open_files()
+    collect_less_often()
     parents = [parent for parent in map(Process.named, start.parents) if parent is not None]
     folder = HostFolder(parents[0], Path(start.place))
     try:

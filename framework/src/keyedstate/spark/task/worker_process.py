@@ -1,7 +1,8 @@
 """Two costs of Spark's Python workers that exceed a task of few rows, and how a task avoids them.
 
 * A reused worker runs the garbage collector after each task, over all imported modules: 50 ms with pyspark,
-  pandas and pyarrow.  `spare_the_collector` freezes the objects that exist after the first task.
+  pandas and pyarrow.  `spare_the_collector` freezes the objects that exist after the first task, and lets it
+  run less often from then on.
 * The JVM writes a task's command and then its rows.  TCP delays the second small write until Linux
   acknowledges the first one, up to 40 ms later (Nagle's algorithm and delayed acknowledgements).
   `read_at_once` acknowledges at once, as does ``spark.python.unix.domain.socket.enabled``.
@@ -19,6 +20,8 @@ from functools import lru_cache
 from ipaddress import ip_address
 
 import pyarrow as pa
+
+from keyedstate.spark.hosts.limits import collect_less_often
 
 _OPEN_FILES = "/proc/self/fd"
 #: Linux only; the kernel resets it now and then.
@@ -46,6 +49,7 @@ def spare_the_collector() -> None:
     """Exclude all present objects from garbage collection, once in the life of a process."""
     gc.collect()
     gc.freeze()
+    collect_less_often()
 
 
 def _connections_to_this_machine() -> list[int]:

@@ -1,0 +1,69 @@
+"""Functions of several inputs that handle the consecutive rows of a key in one call."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from keyedstate.runtime.functions.connected_inputs import KeyedCoProcessFunction
+from keyedstate.runtime.functions.keyed import Context
+from keyedstate.state.context import KeyContext
+
+
+class RowRun:
+    """Consecutive rows of one key.
+
+    Iterating over it yields the run itself as long as it has rows: a function takes as many of them in a call
+    as it makes output of.
+
+    Attributes
+    ----------
+    rows : iterator of (int, row)
+        Those that no call has taken yet, each with the number of its input; `Context.timestamp` is the event
+        time of the one that came last.
+    number : int
+        The number of the input of the row that came last.
+    """
+
+    __slots__ = ("_left", "number", "rows")
+
+    def __init__(
+        self,
+        rows: Iterator[tuple[int, Any]],
+        times: Iterator[int | None] | None,
+        count: int,
+        current: KeyContext,
+    ) -> None:
+        self._left = count
+        self.number = 0
+        self.rows = self._taken(islice(rows, count), times, current)
+
+    def _taken(
+        self, rows: Iterator[tuple[int, Any]], times: Iterator[int | None] | None, current: KeyContext
+    ) -> Iterator[tuple[int, Any]]:
+        for row in rows:
+            self._left -= 1
+            self.number = row[0]
+            if times is not None:
+                current.timestamp = next(times)
+            yield row
+
+    def __iter__(self) -> Iterator[RowRun]:
+        while self._left:
+            yield self
+
+
+class RunFunction(KeyedCoProcessFunction):
+    """A function of two inputs that reads and writes the state of a key once for several of its rows."""
+
+    @abstractmethod
+    def _process_run(self, run: RowRun, ctx: Context) -> list[Any] | None:
+        """Handle rows of a run, one at least, and return their output rows."""
+
+    def process1(self, row: Any, ctx: Context) -> list[Any] | None:
+        return self._process_run(RowRun(iter([(0, row)]), None, 1, ctx._backend.current), ctx)
+
+    def process2(self, row: Any, ctx: Context) -> list[Any] | None:
+        return self._process_run(RowRun(iter([(1, row)]), None, 1, ctx._backend.current), ctx)

@@ -1,0 +1,157 @@
+"""A join handles the rows of a key together: its output and state are those of one row at a time."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyedstate.errors import UserFunctionError
+from keyedstate.joins import join
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.options import Configuration
+from keyedstate.plugins import PluginRegistry
+from keyedstate.runtime.functions.connected_inputs import ConnectedInput, ConnectedInputs, struct_column
+from keyedstate.runtime.grouping import key_serializer_for
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners import OperatorSpec, keyed_operator
+from keyedstate.runtime.timers import AtEnd
+from keyedstate.state import Ttl, TtlClock
+from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
+
+TIME = pa.timestamp("ms", "UTC")
+INPUTS = ConnectedInputs(
+    tuple(
+        ConnectedInput(pa.schema([("k", pa.string()), (name, pa.int64()), ("at", TIME)]), ("k",), "at")
+        for name in ("l", "r")
+    )
+)
+BY_WATERMARK = Ttl.of(50, clock=TtlClock.EVENT_TIME)
+
+
+def batch_of(rows):
+    """Return rows of both inputs, (number of the input, key, number, time), in their order."""
+    columns = {"k": pa.array([key for _, key, _, _ in rows], pa.string())}
+    for number, name in enumerate(("l", "r")):
+        own = [{name: n, "at": time} if of == number else None for of, _, n, time in rows]
+        columns[struct_column(number)] = pa.array(own, pa.struct([(name, pa.int64()), ("at", TIME)]))
+    return pa.record_batch({**columns, "group": pa.array([0] * len(rows), pa.int32())})
+
+
+def _type_of(column):
+    return INPUTS.inputs[column.side].schema.types[column.place]
+
+
+class Job:
+    """A join that runs as in a task, in its first epoch."""
+
+    def __init__(self, backend_name, how, ttl):
+        config = Configuration({"backend": backend_name})
+        registry = PluginRegistry(config)
+        plugin = registry.choose()
+        self.backend = KeyedStateBackend.open(
+            ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+            KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 0), 1),
+            event_time=True,
+        )
+        self.function = join(how, ttl=ttl).for_inputs(INPUTS)
+        columns = self.function.output_columns(INPUTS, lambda name: name)
+        self.operator = keyed_operator(
+            self.function,
+            self.backend,
+            OperatorSpec(
+                key_columns=["k"],
+                key_group_column="group",
+                output=OutputSchema(pa.schema([(each.name, _type_of(each)) for each in columns])),
+                epoch=0,
+                connected=INPUTS,
+            ),
+        )
+        self.backend.advance_watermark(100)
+        self.operator.set_processing_time(1_000)
+        self.operator.open()
+
+    def run(self, *batches):
+        """Return the output rows of batches."""
+        return self._rows(self.operator.process_rows(batches))
+
+    def at_the_end(self):
+        """Return what timers put out at the end of the input."""
+        return self._rows(self.operator.end_epoch(AtEnd.INPUT))
+
+    def _rows(self, found):
+        return [row for out in found for row in zip(*out.to_pydict().values(), strict=True)]
+
+    def close(self):
+        self.operator.close()
+        self.backend.close()
+
+    def stored(self):
+        """Return the rows of both sides and the next number by key."""
+        found = {}
+        for descriptor in self.function.states():
+            keys = list(self.backend.get_keys(descriptor.name))
+            values = self.backend.get_state(descriptor).get_many(keys, [0] * len(keys))
+            found[descriptor.name] = dict(zip(keys, values, strict=True))
+        return found
+
+
+def at(ms):
+    return (
+        None
+        if ms is None
+        else dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc) + dt.timedelta(milliseconds=ms)
+    )
+
+
+# Of the times some are late, because the watermark is 100 and a row lives for 50 ms.
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 1), st.sampled_from(["a", "b", None]), st.integers(0, 9), st.integers(30, 130).map(at)
+    ),
+    max_size=25,
+)
+
+
+@pytest.mark.parametrize("backend", ["heap-cow", "rocksdb"])
+@settings(max_examples=40)
+@given(
+    epochs=st.lists(ROWS, min_size=1, max_size=3),
+    how=st.sampled_from(["inner", "left", "right", "full", "semi", "anti"]),
+    ttl=st.sampled_from([None, Ttl.of("1 day"), BY_WATERMARK]),
+)
+def test_rows_of_a_key_are_joined_together_as_one_at_a_time(backend, epochs, how, ttl):
+    together, alone = Job(backend, how, ttl), Job(backend, how, ttl)
+    for rows in epochs:
+        # The rows of a key are neighbours, so that both jobs put them out in the same order.
+        rows = sorted(rows, key=lambda row: str(row[1]))
+        made = together.run(batch_of(rows))
+        assert made == [row for one in rows for row in alone.run(batch_of([one]))]
+        assert together.stored() == alone.stored()
+        assert together.operator.rows_dropped == alone.operator.rows_dropped
+    assert Counter(together.at_the_end()) == Counter(alone.at_the_end())
+    together.close()
+    alone.close()
+
+
+def test_a_run_with_many_matches_comes_out_in_several_batches(backend_name):
+    job = Job(backend_name, "inner", None)
+    rows = [(number % 2, "a", number, at(200)) for number in range(400)]
+    batches = list(job.operator.process_rows([batch_of(rows)]))
+    assert sum(batch.num_rows for batch in batches) == 200 * 200
+    assert max(batch.num_rows for batch in batches) < 20_000
+    job.close()
+
+
+def test_an_error_names_the_input_of_the_row_in_the_middle_of_a_run(one_backend):
+    job = Job(one_backend, "inner", BY_WATERMARK)
+    rows = [(0, "a", 1, at(200)), (1, "a", 2, None), (0, "a", 3, at(200))]
+    with pytest.raises(UserFunctionError, match="right input of the join") as raised:
+        job.run(batch_of(rows))
+    assert "process2" in str(raised.value)
+    job.close()
