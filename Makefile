@@ -42,7 +42,7 @@ endif
 # The editable installation compiles extensions beside their sources, where a C compiler is.
 $(COMPILED): $(ENVIRONMENT) $(addprefix plugins/heap-cow/,pyproject.toml setup.py) \
              $(wildcard $(addprefix plugins/heap-cow/src/keyedstate_heap_cow/,state_map/*.py *.pyx)) \
-             framework/setup.py $(wildcard framework/src/keyedstate/row_path/*.pyx)
+             framework/setup.py $(wildcard framework/src/keyedstate/row_path/*.px[yi])
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable framework --editable plugins/heap-cow
 	@$(BIN)/python -c 'from keyedstate.row_path import compiled; \
 	    print("keyedstate: the per-record path is", "compiled" if compiled else "plain Python")'

@@ -303,7 +303,7 @@ def test_a_folder_of_sources_has_about_a_dozen_modules(source: Path):
 
 @pytest.mark.parametrize("source", [FRAMEWORK, *PLUGIN_SOURCES], ids=lambda source: source.parent.name)
 def test_a_source_file_has_one_subject_in_at_most_500_lines(source: Path):
-    files = [path for suffix in ("py", "pyx") for path in source.rglob(f"*.{suffix}")]
+    files = [path for suffix in ("py", "pyx", "pxi") for path in source.rglob(f"*.{suffix}")]
     assert [path for path in files if path.read_text(encoding="utf-8").count("\n") > FILE_LINES] == []
 
 

@@ -170,7 +170,7 @@ def test_a_wheel_from_the_sdist_holds_all_sources(name: str, wheels: dict[str, P
     assert {path.split("/")[0] for path in names} == {*packages, f"{package}-{table['version']}.dist-info"}
     sources = {
         str(path.relative_to(folder / "src"))
-        for pattern in ("*.py", "*.pyi", "*.pyx", "py.typed")
+        for pattern in ("*.py", "*.pyi", "*.pyx", "*.pxi", "py.typed")
         for path in (folder / "src").rglob(pattern)
     }
     assert sources <= names, "a package without __init__.py is left out, and so is an unnamed kind of file"

@@ -1,6 +1,6 @@
-"""The functions that are generated for rows of scalars do what the loop over the fields does.
+"""Compiled code, and the functions that are generated for rows of scalars, do what the loop over fields does.
 
-A view of another class is left to the loop.
+Generated functions leave a view of another class to the loop.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     types.TIMESTAMP: st.datetimes(timezones=st.just(UTC)).map(lambda value: value.replace(fold=0)),
     types.TIMESTAMP_NTZ: st.datetimes().map(lambda value: value.replace(fold=0)),
 }
+INNER = types.row_of({"a": types.nullable(types.INT16), "b": types.STRING})
+VALUES[types.tuple_of(types.INT32, types.STRING)] = st.tuples(VALUES[types.INT32], VALUES[types.STRING])
+VALUES[INNER] = st.builds(INNER.python_type, st.none() | VALUES[types.INT16], VALUES[types.STRING])
 #: Of other types than those that a field may have.
 WRONG = st.sampled_from(
     [None, 2**70, 1.5, b"x", "\ud800", True, dt.datetime(2026, 1, 1), dt.date(2026, 1, 1)]
@@ -43,18 +46,18 @@ class LoopInput(DataInputView):
     """Leaves rows to the loop."""
 
 
-def written(serializer: Any, value: Any, out: DataOutputView) -> Any:
+def written(write: Any, value: Any, out: DataOutputView) -> Any:
     out.write_byte(7)
     try:
-        serializer.serialize(value, out)
+        write(value, out)
     except (ValueTypeError, UnicodeEncodeError) as error:
         return type(error), str(error)
     return out.to_bytes()
 
 
-def read(serializer: Any, source: DataInputView) -> Any:
+def read(of: Any, source: DataInputView) -> Any:
     try:
-        return repr(serializer.deserialize(source)), source.position
+        return repr(of(source)), source.position
     except CorruptDataError as error:
         return str(error)
 
@@ -62,7 +65,7 @@ def read(serializer: Any, source: DataInputView) -> Any:
 ROWS = st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=5).flatmap(
     lambda fields: st.tuples(
         st.just(types.row_of({f"c{n}": types.nullable(field) for n, field in enumerate(fields)})),
-        st.tuples(*(VALUES[field] for field in fields)),
+        st.tuples(*(VALUES[field] | st.none() for field in fields)),
     )
 )
 
@@ -75,24 +78,49 @@ ROWS = st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=5).flatmap(
     damage=255,
     at=1,
 )
-def test_rows_of_scalars_are_written_and_read_as_by_the_loop_over_their_fields(row, wrong, place, damage, at):
+def test_rows_are_written_and_read_as_by_the_loop_over_their_fields(row, wrong, place, damage, at):
     """Also a row with a value of another type, and bytes that are damaged or end too early."""
     serializer, values = row
     value = serializer.python_type(*values)
-    data = written(serializer, value, DataOutputView())
-    assert data == written(serializer, value, LoopOutput())
-    found = read(serializer, DataInputView(data[1:]))
-    assert found == read(serializer, LoopInput(data[1:]))
-    assert found == read(serializer, DataInputView(bytearray(data[1:])))
-    assert found == (repr(value), len(data) - 1)
-
     other = value._replace(**{f"c{place % len(values)}": wrong}) if hasattr(value, "c0") else value
-    assert written(serializer, other, DataOutputView()) == written(serializer, other, LoopOutput())
-
-    damaged = bytearray(data[1:])
+    by_loop = written(serializer._write, value, LoopOutput())
+    data = by_loop[1:]
+    assert read(serializer._read, LoopInput(data)) == (repr(value), len(data))
+    damaged = bytearray(data)
     damaged[at % len(damaged)] = damage
-    for spoiled in (bytes(damaged), data[1 : 1 + at % len(damaged)]):
-        assert read(serializer, DataInputView(spoiled)) == read(serializer, LoopInput(spoiled))
+    for write, of in ((serializer.serialize, serializer.deserialize), (serializer._write, serializer._read)):
+        assert written(write, value, DataOutputView()) == by_loop
+        assert written(write, other, DataOutputView()) == written(serializer._write, other, LoopOutput())
+        assert (
+            read(of, DataInputView(data))
+            == read(of, DataInputView(bytearray(data)))
+            == (repr(value), len(data))
+        )
+        for spoiled in (bytes(damaged), data[: at % len(damaged)]):
+            assert read(of, DataInputView(spoiled)) == read(serializer._read, LoopInput(spoiled))
+
+
+def test_bytes_after_a_row_are_refused():
+    serializer = types.row_of({"a": types.INT64})
+    with pytest.raises(CorruptDataError, match="1 bytes follow"):
+        serializer.from_bytes(serializer.to_bytes(serializer.python_type(1)) + b"x")
+
+
+def test_a_row_of_more_fields_than_a_mask_of_one_word_has_is_written_and_read():
+    for count in (61, 62, 63, 64, 130):
+        serializer = types.row_of({f"c{n}": types.nullable(types.INT8) for n in range(count)})
+        value = serializer.python_type(*(None if n % 3 else n % 100 for n in range(count)))
+        assert serializer.from_bytes(serializer.to_bytes(value)) == value
+        assert written(serializer.serialize, value, DataOutputView()) == written(
+            serializer._write, value, LoopOutput()
+        )
+
+
+def test_texts_of_a_mebibyte_are_written_and_read():
+    serializer = types.tuple_of(types.STRING, types.INT64)
+    for text in ("a" * (1 << 21), "\u00e9" * (1 << 20), "\U0001f600" * 70_000):
+        assert serializer.from_bytes(serializer.to_bytes((text, 1))) == (text, 1)
+        assert serializer.to_bytes((text, 1)) == written(serializer._write, (text, 1), DataOutputView())[1:]
 
 
 @pytest.mark.parametrize("none", [0, 1, 2])

@@ -352,9 +352,7 @@ class StoredMap(MutableMapping[Any, Any]):
 
     def update(self, entries: dict[Any, Any]) -> None:  # type: ignore[override]
         """Write several entries."""
-        row, encode = self._codec.row, self._codec.encode
-        rows: Rows = {row(self._address, key): encode(item) for key, item in entries.items()}
-        self._table.write_entries(self._address, entries, rows)
+        self._table.write_entries(self._address, entries, self._codec.rows(self._address, entries))
 
     def __delitem__(self, key: Any) -> None:
         self._table.delete_entry(self._address, key)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyedstate.row_path import plain
 
 #: That of `compiled.pyx`.
-_REVISION = 2
+_REVISION = 3
 
 
 def _compiled() -> Any:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from keyedstate.row_path.plain import (
         are_of,
         checker,
+        coder,
         columns_of,
         fold_bytes,
         packed_longs,
@@ -49,6 +50,7 @@ else:
     _form = compiled or plain
     are_of = _form.are_of
     checker = _form.checker
+    coder = _form.coder
     columns_of = _form.columns_of
     fold_bytes = _form.fold_bytes
     packed_longs = _form.packed_longs
@@ -60,6 +62,7 @@ else:
 __all__ = [
     "are_of",
     "checker",
+    "coder",
     "columns_of",
     "compiled",
     "fold_bytes",

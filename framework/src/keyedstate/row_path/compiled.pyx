@@ -43,7 +43,7 @@ cdef extern from *:
     Py_ssize_t keyedstate_offset(object member)
 
 #: Raised with every change of what the callers need: `keyedstate.row_path` has the same number.
-REVISION = 2
+REVISION = 3
 
 
 # -- hashes of keys ------------------------------------------------------------------------------------------
@@ -371,3 +371,8 @@ cdef bint _fits(object is_value, object value) except -1:
         if owner is not NULL and Py_TYPE(<object>owner) is <PyTypeObject*>_Check:
             return (<_Check>owner).fits(value)
     return is_value(value)
+
+
+# -- bytes of rows and tuples --------------------------------------------------------------------------------
+
+include "coder.pxi"

@@ -71,6 +71,12 @@ def tuples_of(cls: type[Any], columns: Sequence[list[Any]]) -> Iterator[Any]:
 checker: Callable[[Any], Callable[[Any], bool]] | None = None
 
 
+#: Takes the `Parts` of `keyedstate.types.contract.compiled_bytes`, and returns what writes and reads the
+#: bytes of a tuple: its `to_bytes`, `from_bytes` and `read` return None for whatever is rare.
+#: None where functions that are generated for the type are faster.
+coder: Callable[[Any], Any] | None = None
+
+
 def with_cached_access(context_class: type) -> Callable[[C], C]:
     """Return a decorator for the class of an accessor, which may replace its `value` and `update`.
 

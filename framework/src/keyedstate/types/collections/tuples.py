@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
-from struct import Struct
 from typing import Any, TypeGuard
 
 import pyarrow as pa
 
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.types.contract.compiled_bytes import CompiledBytes
 from keyedstate.types.contract.composite import (
     ContainerSerializer,
     Conversion,
@@ -26,7 +26,7 @@ from keyedstate.types.contract.serializer import TypeSerializer
 
 
 @restorable
-class TupleSerializer(FieldsSerializer[tuple[Any, ...]], ContainerSerializer[tuple[Any, ...]]):
+class TupleSerializer(CompiledBytes, FieldsSerializer[tuple[Any, ...]], ContainerSerializer[tuple[Any, ...]]):
     """Python tuples of a fixed length; an Arrow struct column with the fields f0, f1 and so on.
 
     Columns are read by position: the names of their fields do not matter.
@@ -42,9 +42,6 @@ class TupleSerializer(FieldsSerializer[tuple[Any, ...]], ContainerSerializer[tup
             )
         self._set_fields((f"f{index}" for index in range(len(fields))), fields)
         self._is_value = value_checker(self)
-        codes = [field.fixed_code for field in fields[:-1]]
-        #: All fields but the last one, where their bytes are always as many; for bulk calls.
-        self._head = Struct(f">{''.join(filter(None, codes))}") if all(codes) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TupleSerializer, self.field_serializers
@@ -65,30 +62,17 @@ class TupleSerializer(FieldsSerializer[tuple[Any, ...]], ContainerSerializer[tup
     def _fits(self, value: object) -> TypeGuard[tuple[Any, ...]]:
         return value.__class__ is tuple and len(value) == len(self.field_serializers)
 
-    def serialize(self, value: tuple[Any, ...], out: DataOutputView) -> None:
+    def _fields(self) -> list[tuple[TypeSerializer[Any], bool]]:
+        return [(field, False) for field in self.field_serializers]
+
+    def _write(self, value: tuple[Any, ...], out: DataOutputView) -> None:
         if not self._fits(value):
             raise self.mismatch(value)
         for field, element in zip(self.field_serializers, value, strict=True):
             field.serialize(element, out)
 
-    def deserialize(self, source: DataInputView) -> tuple[Any, ...]:
+    def _read(self, source: DataInputView) -> tuple[Any, ...]:
         return tuple([field.deserialize(source) for field in self.field_serializers])
-
-    def to_bytes_many(self, values: Sequence[tuple[Any, ...]]) -> list[bytes]:
-        if not {tuple}.issuperset(map(type, values)) or not {len(self.inners)}.issuperset(map(len, values)):
-            return super().to_bytes_many(values)
-        columns = [
-            field.to_bytes_many(list(map(itemgetter(index), values)))
-            for index, field in enumerate(self.field_serializers)
-        ]
-        return list(map(b"".join, zip(*columns, strict=True)))
-
-    def from_bytes_many(self, data: Sequence[bytes]) -> list[tuple[Any, ...]]:
-        head = self._head
-        if head is None or not all(map(head.size.__lt__, map(len, data))):
-            return super().from_bytes_many(data)
-        last = self.field_serializers[-1].from_bytes_many([one[head.size :] for one in data])
-        return [(*first, value) for first, value in zip(map(head.unpack_from, data), last, strict=True)]
 
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(pa.types.is_struct(arrow_type) and arrow_type.num_fields == len(self.field_serializers))

@@ -10,19 +10,16 @@ one for each key, and Python's cycle collector untracks plain tuples of numbers,
 
 from __future__ import annotations
 
-import struct
 from collections import namedtuple
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache, cached_property, partial
-from itertools import repeat
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
-
 from keyedstate.errors import UnsupportedTypeError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.composite import NUMPY_CODES, compose, restore_inner
+from keyedstate.types.contract.compiled_bytes import CompiledBytes
+from keyedstate.types.contract.composite import compose, restore_inner
 from keyedstate.types.contract.record_code import all_of, value_checker
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot, TypeSerializer
@@ -63,7 +60,7 @@ def _row(names: tuple[str, ...], of: str, values: tuple[Any, ...]) -> tuple[Any,
 
 
 @restorable
-class RowSerializer(StructSerializer[tuple[Any, ...]]):
+class RowSerializer(CompiledBytes, StructSerializer[tuple[Any, ...]]):
     """Rows, in columns an Arrow struct with the fields' own names.
 
     Make a row with ``serializer.python_type(1, "a")``, or keep one that a process function received.
@@ -79,13 +76,7 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
         bits = _KIND_BITS + len(self.names)
         self._mask_bytes = -(-bits // 8)
         self._padding = self._mask_bytes * 8 - bits
-        #: The bytes of a row without a None, where they are always as many; for bulk calls.
-        codes = [bare.fixed_code for bare in self.bare_serializers]
-        self._packed: struct.Struct | None = None
-        if all(codes):
-            self._packed = struct.Struct(f">{self._mask_bytes}s{''.join(codes)}")  # type: ignore[arg-type]
-            columns = [(f"f{place}", ">" + NUMPY_CODES[code]) for place, code in enumerate(codes)]  # type: ignore[index]
-            self._record = np.dtype([("mask", np.uint8, (self._mask_bytes,)), *columns])
+        self._mask = self._mask_bytes, self._padding
 
     def parts(self) -> tuple[object, ...]:
         return self.names, self.field_serializers
@@ -129,14 +120,17 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
 
     @cached_property
     def _code(self) -> RowCode:
-        """What writes and reads rows; made when the first one is."""
+        """What writes and reads rows in plain Python; made when the first one is."""
         loops = RowCode(self._serialize_fields, self._deserialize_fields)
         return row_code(self.python_type, self.make, self.bare_serializers, bytes(self._mask_bytes), loops)
 
-    def serialize(self, value: tuple[Any, ...], out: DataOutputView) -> None:
+    def _fields(self) -> list[tuple[TypeSerializer[Any], bool]]:
+        return list(zip(self.bare_serializers, self.may_be_null, strict=True))
+
+    def _write(self, value: tuple[Any, ...], out: DataOutputView) -> None:
         self._code.serialize(value, out)
 
-    def deserialize(self, source: DataInputView) -> tuple[Any, ...]:
+    def _read(self, source: DataInputView) -> tuple[Any, ...]:
         return self._code.deserialize(source)  # type: ignore[no-any-return]
 
     def _serialize_fields(self, value: tuple[Any, ...], out: DataOutputView) -> None:
@@ -167,32 +161,6 @@ class RowSerializer(StructSerializer[tuple[Any, ...]]):
             else:
                 raise source.corrupt(f"no value in the field {name!r}, which is {bare!r}")
         return self.make(values)
-
-    def to_bytes_many(self, values: Sequence[tuple[Any, ...]]) -> list[bytes]:
-        if self._packed is None or not values or not {self.python_type}.issuperset(map(type, values)):
-            return super().to_bytes_many(values)
-        columns = list(map(list, self.columns_of(values)))
-        for bare, column in zip(self.bare_serializers, columns, strict=True):
-            kinds = set(map(type, column))
-            if type(None) in kinds or (float in kinds and np.isnan(column).any()):
-                return super().to_bytes_many(values)  # None has no bytes, and every NaN the same ones
-            if kinds != {_CLASSES[bare.fixed_code]}:  # type: ignore[index]
-                return super().to_bytes_many(values)
-        mask = bytes(self._mask_bytes)
-        try:
-            return list(map(self._packed.pack, repeat(mask, len(values)), *columns))
-        except struct.error:
-            return super().to_bytes_many(values)  # says which value it is
-
-    def from_bytes_many(self, data: Sequence[bytes]) -> list[tuple[Any, ...]]:
-        if self._packed is None or not {self._packed.size}.issuperset(map(len, data)):
-            return super().from_bytes_many(data)
-        records = np.frombuffer(b"".join(data), self._record)
-        if records["mask"].any():
-            return super().from_bytes_many(data)
-        columns = [records[name].tolist() for name in self._record.names[1:]]  # type: ignore[index]
-        made = zip(*columns, strict=True)
-        return list(made) if self.python_type is tuple else list(map(self.make, made))
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name != self.type_name:

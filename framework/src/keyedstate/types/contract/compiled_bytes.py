@@ -1,0 +1,105 @@
+"""The bytes of rows and tuples, written and read by compiled code where all fields have some.
+
+It leaves to plain Python what is rare: a value of another class, a view over pages, text with surrogates,
+bytes that are wrong.  So that alone decides what is an error.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from keyedstate.memory.views import DataInputView, DataOutputView
+from keyedstate.row_path import coder
+from keyedstate.types.contract.serializer import TypeSerializer
+
+#: The types of scalars whose bytes compiled code writes and reads.
+_SCALARS = frozenset(
+    ("int8", "int16", "int32", "int64", "float64", "boolean", "string", "date", "timestamp", "timestamp_ntz")
+)
+#: A mask is one machine word, in which two bits are the kind of the row.
+_MOST_FIELDS = 62
+
+#: A class of tuples, the bytes of the mask and how many of their last bits are no field's (0, 0 without a
+#: mask), and for each field its type and whether it may be None.  The type is a name or again such a tuple.
+Parts = tuple[type, int, int, list[tuple[Any, bool]]]
+
+
+class CompiledBytes(TypeSerializer[tuple[Any, ...]]):
+    """A type of tuples; `_mask` is that of `Parts`."""
+
+    python_type: Any
+    _mask = (0, 0)
+
+    @abstractmethod
+    def _fields(self) -> list[tuple[TypeSerializer[Any], bool]]:
+        """Return the type of each field without None, and whether it may be None."""
+
+    @abstractmethod
+    def _write(self, value: tuple[Any, ...], out: DataOutputView) -> None:
+        """Do what `serialize` says in plain Python."""
+
+    @abstractmethod
+    def _read(self, source: DataInputView) -> tuple[Any, ...]:
+        """Do what `deserialize` says in plain Python."""
+
+    def _parts(self) -> Parts | None:
+        """Return what the compiled code needs to know; None where it has none for a field."""
+        fields: list[tuple[Any, bool]] = []
+        for field, may_be_null in self._fields():
+            known = field._parts() if isinstance(field, CompiledBytes) else field.type_name
+            if not isinstance(known, tuple) and known not in _SCALARS:
+                return None
+            fields.append((known, may_be_null))
+        return (self.python_type, *self._mask, fields) if len(fields) <= _MOST_FIELDS else None
+
+    @cached_property
+    def _coder(self) -> Any:
+        if coder is None:
+            return None
+        parts = self._parts()
+        return None if parts is None else coder(parts)
+
+    def serialize(self, value: tuple[Any, ...], out: DataOutputView) -> None:
+        known = self._coder
+        made = None if known is None else known.to_bytes(value)
+        if made is None:
+            self._write(value, out)
+        else:
+            out.write(made)
+
+    def to_bytes(self, value: tuple[Any, ...]) -> bytes:
+        known = self._coder
+        made: bytes | None = None if known is None else known.to_bytes(value)
+        return super().to_bytes(value) if made is None else made
+
+    def deserialize(self, source: DataInputView) -> tuple[Any, ...]:
+        known = self._coder
+        if known is not None and source.__class__ is DataInputView:
+            found = known.read(source._data, source._position, source._end)
+            if found is not None:
+                value: tuple[Any, ...] = found[0]
+                source._position = found[1]
+                return value
+        return self._read(source)
+
+    def from_bytes(self, data: bytes | bytearray | memoryview) -> tuple[Any, ...]:
+        known = self._coder
+        value: tuple[Any, ...] | None = None if known is None else known.from_bytes(data)
+        return super().from_bytes(data) if value is None else value
+
+    def to_bytes_many(self, values: Sequence[tuple[Any, ...]]) -> list[bytes]:
+        if self._coder is not None:
+            made: list[bytes] = list(map(self._coder.to_bytes, values))
+            if None not in made:
+                return made
+        return super().to_bytes_many(values)
+
+    def from_bytes_many(self, data: Sequence[bytes]) -> list[tuple[Any, ...]]:
+        if self._coder is not None:
+            made: list[tuple[Any, ...]] = list(map(self._coder.from_bytes, data))
+            if None not in made:
+                return made
+        return super().from_bytes_many(data)
