@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import subprocess
 import sys
 from collections import namedtuple
 from types import ModuleType
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -74,6 +76,24 @@ def test_values_are_of_the_same_types(compiled, values, kinds):
 @given(values=st.lists(INTEGERS) | st.lists(SCALARS))
 def test_integers_have_the_same_bytes(compiled, values):
     assert compiled.packed_longs(values) == plain.packed_longs(values)
+
+
+INSTANTS = st.datetimes() | st.datetimes(timezones=st.just(dt.timezone.utc))
+
+
+@given(values=st.lists(INSTANTS) | st.lists(INSTANTS | SCALARS), in_utc=st.booleans())
+def test_instants_have_the_same_bytes_or_are_left_to_pyarrow(compiled, values, in_utc):
+    """Those at the ends of the calendar, too; a fold names another instant only with a zone that has one."""
+    zone = dt.timezone.utc if in_utc else None
+    mine = [value for value in values if type(value) is dt.datetime and value.tzinfo is zone]
+    packed = compiled.packed_instants(mine, in_utc)
+    micros = np.frombuffer(packed, np.int64)
+    assert micros.tolist() == pa.array(mine, pa.timestamp("us")).cast(pa.int64()).to_pylist()
+    assert compiled.instants_of(micros, in_utc) == plain.instants_of(micros, in_utc) == mine
+    assert all(value.tzinfo is zone for value in compiled.instants_of(micros, in_utc))
+    if len(mine) < len(values):
+        assert compiled.packed_instants(values, in_utc) is None
+    assert plain.packed_instants(values, in_utc) is None
 
 
 @given(values=st.lists(st.text(st.characters(), max_size=5)) | st.lists(SCALARS))

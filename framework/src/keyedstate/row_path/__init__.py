@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyedstate.row_path import plain
 
 #: That of `compiled.pyx`.
-_REVISION = 3
+_REVISION = 4
 
 
 def _compiled() -> Any:
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
         coder,
         columns_of,
         fold_bytes,
+        instants_of,
+        packed_instants,
         packed_longs,
         packed_text,
         repeated,
@@ -53,6 +55,8 @@ else:
     coder = _form.coder
     columns_of = _form.columns_of
     fold_bytes = _form.fold_bytes
+    instants_of = _form.instants_of
+    packed_instants = _form.packed_instants
     packed_longs = _form.packed_longs
     packed_text = _form.packed_text
     repeated = _form.repeated
@@ -66,6 +70,8 @@ __all__ = [
     "columns_of",
     "compiled",
     "fold_bytes",
+    "instants_of",
+    "packed_instants",
     "packed_longs",
     "packed_text",
     "repeated",

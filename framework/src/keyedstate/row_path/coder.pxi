@@ -1,5 +1,5 @@
-# The bytes of rows and tuples of scalars; `keyedstate.types.contract.compiled_bytes` says which.  Part of
-# `compiled.pyx`.
+# The bytes of rows and tuples of scalars, of which `keyedstate.types.contract.compiled_bytes` says which, and columns
+# of instants.  Part of `compiled.pyx`.
 #
 # A row in an ordered store is bytes, and so is one on the network: a function of Python for each kind of row
 # takes five times as long.  What is rare is left to the caller: a value of another class, text with surrogates,
@@ -152,14 +152,20 @@ cdef inline int64_t _floor_div(int64_t number, int64_t by) noexcept:
     return number // by - (number % by < 0)
 
 
+cdef inline int64_t _micros(object value) noexcept:
+    """Return the microseconds since 1970 of the wall clock of a datetime."""
+    cdef int64_t days, seconds
+    days = _days(PyDateTime_GET_YEAR(value), PyDateTime_GET_MONTH(value), PyDateTime_GET_DAY(value))
+    seconds = PyDateTime_DATE_GET_HOUR(value) * 3600 + PyDateTime_DATE_GET_MINUTE(value) * 60
+    seconds += PyDateTime_DATE_GET_SECOND(value)
+    return days * _DAY_US + seconds * 1_000_000 + PyDateTime_DATE_GET_MICROSECOND(value)
+
+
 cdef bint _put_instant(object value, object zone) except -1:
     cdef int64_t micros, millis
     if not PyDateTime_CheckExact(value) or datetime_tzinfo(value) is not zone:
         return False
-    micros = _days(PyDateTime_GET_YEAR(value), PyDateTime_GET_MONTH(value), PyDateTime_GET_DAY(value)) * _DAY_US
-    micros += (
-        PyDateTime_DATE_GET_HOUR(value) * 3600 + PyDateTime_DATE_GET_MINUTE(value) * 60 + PyDateTime_DATE_GET_SECOND(value)
-    ) * <int64_t>1_000_000 + PyDateTime_DATE_GET_MICROSECOND(value)
+    micros = _micros(value)
     millis = _floor_div(micros, 1000)
     _make_room(12)
     _put(<uint64_t>millis, 8)
@@ -226,9 +232,19 @@ cdef object _take_text(_Source* source):
     return PyUnicode_FromKindAndData(2, units, length)
 
 
-cdef object _take_instant(_Source* source, object zone):
-    cdef int64_t millis, rest, micros, days
+cdef object _instant(int64_t micros, object zone):
+    """Return an instant between the years 1 and 9999."""
+    cdef int64_t days = _floor_div(micros, _DAY_US)
     cdef int year, month, day, seconds
+    _civil(days, &year, &month, &day)
+    micros -= days * _DAY_US
+    seconds = <int>(micros // 1_000_000)
+    micros %= 1_000_000
+    return datetime_new(year, month, day, seconds // 3600, seconds // 60 % 60, seconds % 60, <int>micros, zone)
+
+
+cdef object _take_instant(_Source* source, object zone):
+    cdef int64_t millis, rest, days
     if not _has(source, 12):
         return None
     millis, rest = <int64_t>_take(source, 8), <int32_t>_take(source, 4)
@@ -237,10 +253,7 @@ cdef object _take_instant(_Source* source, object zone):
     days = _floor_div(millis, _DAY_MS)
     if not _FIRST_DAY <= days <= _LAST_DAY:
         return None
-    _civil(days, &year, &month, &day)
-    millis -= days * _DAY_MS
-    seconds, micros = <int>(millis // 1000), millis % 1000 * 1000 + rest // 1000
-    return datetime_new(year, month, day, seconds // 3600, seconds // 60 % 60, seconds % 60, <int>micros, zone)
+    return _instant(millis * 1000 + rest // 1000, zone)
 
 
 cdef class _Coder:
@@ -433,3 +446,26 @@ cdef object _take_scalar(int kind, _Source* source):
 
 def coder(parts):
     return _Coder(*parts)
+
+
+# -- columns of instants -------------------------------------------------------------------------------------
+
+
+def packed_instants(given, bint in_utc):
+    cdef list values = given if type(given) is list else list(given)
+    cdef Py_ssize_t count = PyList_GET_SIZE(values), index
+    cdef bytes made = PyBytes_FromStringAndSize(NULL, 8 * count)
+    cdef int64_t* numbers = <int64_t*>PyBytes_AS_STRING(made)
+    zone = _UTC if in_utc else None
+    for index in range(count):
+        value = <object>PyList_GET_ITEM(values, index)
+        if not PyDateTime_CheckExact(value) or datetime_tzinfo(value) is not zone:
+            return None
+        numbers[index] = _micros(value)
+    return made
+
+
+def instants_of(const int64_t[::1] micros, bint in_utc):
+    cdef Py_ssize_t index
+    zone = _UTC if in_utc else None
+    return [_instant(micros[index], zone) for index in range(micros.shape[0])]

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 C = TypeVar("C", bound=type)
+
+_NAIVE_EPOCH = dt.datetime(1970, 1, 1)
+_UTC_EPOCH = _NAIVE_EPOCH.replace(tzinfo=dt.timezone.utc)
 
 _ROWS = frozenset((tuple, list))
 _INTEGERS = frozenset((int,))
@@ -46,6 +53,21 @@ def packed_longs(values: Sequence[Any]) -> bytes | None:
 def packed_text(values: Sequence[Any]) -> tuple[bytes, bytes] | None:
     """Return strings as the offsets and the bytes of an Arrow array, or None for pyarrow to do it."""
     return None
+
+
+def packed_instants(values: Sequence[Any], in_utc: bool) -> bytes | None:
+    """Return datetimes as the microseconds of an Arrow array, or None for pyarrow to do it.
+
+    Their time zone is ``timezone.utc``, or none at all.
+    """
+    return None
+
+
+def instants_of(micros: npt.NDArray[np.int64], in_utc: bool) -> list[dt.datetime]:
+    """Return the instants so many microseconds after 1970, all of them in the years 1 to 9999."""
+    epoch = _UTC_EPOCH if in_utc else _NAIVE_EPOCH
+    # A thirtieth of the time of pyarrow's to_pylist, which looks up the zone for every value.
+    return list(map(epoch.__add__, micros.astype("timedelta64[us]").tolist()))
 
 
 def repeated(values: list[Any], counts: list[int]) -> list[Any]:

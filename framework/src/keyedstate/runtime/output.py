@@ -28,7 +28,8 @@ from keyedstate.errors import (
     did_you_mean,
     shortened,
 )
-from keyedstate.row_path import are_of, columns_of, packed_longs, packed_text
+from keyedstate.row_path import are_of, columns_of
+from keyedstate.types.contract.arrow_columns import instants_column, longs_column, text_column
 from keyedstate.types.contract.transposing import transposed
 
 _NONE = type(None)
@@ -233,24 +234,23 @@ class _LongInteger(_Scalar):
     """A column of 64-bit integers, the most frequent type."""
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
-        numbers = packed_longs(values)
-        if numbers is None:
-            return super().to_arrow(values)  # says why
-        return pa.Array.from_buffers(self.arrow_type, len(values), [None, pa.py_buffer(numbers)])
+        made = longs_column(values, self.arrow_type)
+        return super().to_arrow(values) if made is None else made
 
 
 class _Text(_Scalar):
     """A column of strings with 32-bit offsets."""
 
     def to_arrow(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
-        packed = packed_text(values)
-        if packed is None:
-            return super().to_arrow(values)
-        buffers = [None, *map(pa.py_buffer, packed)]
-        return pa.Array.from_buffers(self.arrow_type, len(values), buffers)
+        made = text_column(values, self.arrow_type)
+        return super().to_arrow(values) if made is None else made
 
 
 class _Timestamp(_Scalar):
+    def to_arrow(self, values: Sequence[Any]) -> pa.Array | pa.ChunkedArray:
+        made = instants_column(values, self.arrow_type) if self.arrow_type.unit == "us" else None
+        return super().to_arrow(values) if made is None else made
+
     def looked_into(self, values: Sequence[Any]) -> Sequence[Any]:
         """Refuse a value whose zone would have to be guessed or dropped."""
         zoned = self.arrow_type.tz is not None

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from keyedstate.errors import ColumnSizeError, ColumnTypeError, UnorderedTypeError, ValueTypeError
 from keyedstate.memory.sorting.keys import NormalizedKeys
+from keyedstate.row_path import packed_instants, packed_longs, packed_text
 from keyedstate.types.contract.normalized_keys import is_text, whole_number_keys
 from keyedstate.types.contract.serializer import TypeSerializer
 
@@ -151,6 +152,28 @@ def inferred(values: Sequence[object], arrow_type: pa.DataType, accepted: Any) -
     if not (accepted(array.type) or pa.types.is_null(array.type)):
         raise TypeError(f"a column of {array.type} where {arrow_type} was expected")
     return array.cast(arrow_type)
+
+
+def longs_column(values: Sequence[object], arrow_type: pa.DataType) -> pa.Array | None:
+    """Return a column of 64-bit integers; None where one of the values is none."""
+    return _of_buffers(arrow_type, len(values), packed_longs(values))
+
+
+def text_column(values: Sequence[object], arrow_type: pa.DataType) -> pa.Array | None:
+    """Return a column of strings with 32-bit offsets; None where pyarrow has to make it."""
+    packed = packed_text(values)
+    return None if packed is None else _of_buffers(arrow_type, len(values), *packed)
+
+
+def instants_column(values: Sequence[object], arrow_type: pa.DataType) -> pa.Array | None:
+    """Return a column of microseconds, in UTC or without zone; None where pyarrow has to make it."""
+    return _of_buffers(arrow_type, len(values), packed_instants(values, arrow_type.tz is not None))
+
+
+def _of_buffers(arrow_type: pa.DataType, count: int, *data: bytes | None) -> pa.Array | None:
+    if None in data:
+        return None
+    return pa.Array.from_buffers(arrow_type, count, [None, *map(pa.py_buffer, data)])
 
 
 def plain_numbers(array: pa.Array) -> np.ndarray[Any, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.arrow_columns import inferred, plain_numbers, put_nones
+from keyedstate.types.contract.arrow_columns import inferred, longs_column, plain_numbers, put_nones
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot
 from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
@@ -137,7 +137,8 @@ class IntegerSerializer(SingletonSerializer[int]):
         return put_nones(plain_numbers(array).tolist(), array)
 
     def write_column(self, values: Sequence[int | None]) -> pa.Array:
-        return inferred(values, self.arrow_type, pa.types.is_signed_integer)
+        made = longs_column(values, self.arrow_type) if self.fixed_code == "q" else None
+        return inferred(values, self.arrow_type, pa.types.is_signed_integer) if made is None else made
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name in self._narrower:

@@ -17,7 +17,13 @@ import pyarrow as pa
 
 from keyedstate.errors import ColumnTypeError, CorruptDataError, ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
+from keyedstate.row_path import instants_of
+from keyedstate.types.contract.arrow_columns import (
+    instants_column,
+    plain_numbers,
+    put_nones,
+    require_types,
+)
 from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
 _DAY_MS = 86_400_000
@@ -116,10 +122,12 @@ class _InstantSerializer(SingletonSerializer[dt.datetime]):
         # Before the multiplication: seconds beyond these years may exceed 64 bits of microseconds.
         _require_years(numbers, _FIRST_US // factor, _LAST_US // factor, repr(self))
         micros = numbers * factor
-        # A thirtieth of the time of to_pylist, which looks up the zone for every value.
-        return put_nones(list(map(self._epoch.__add__, micros.astype("timedelta64[us]").tolist())), array)
+        return put_nones(instants_of(micros, self._epoch.tzinfo is not None), array)
 
     def write_column(self, values: Sequence[dt.datetime | None]) -> pa.Array:
+        made = instants_column(values, self.arrow_type)
+        if made is not None:
+            return made
         require_types(values, frozenset((dt.datetime, type(None))))
         for value in values:
             if value is not None and not self._has_right_zone(value):

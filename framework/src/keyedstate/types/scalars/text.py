@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.arrow_columns import inferred, require_types
+from keyedstate.types.contract.arrow_columns import inferred, require_types, text_column
 from keyedstate.types.contract.normalized_keys import (
     TEXT_KEY_BYTES,
     fixed_bytes_keys,
@@ -203,7 +203,8 @@ class StringSerializer(_TextSerializer[str]):
         return bool(pa.types.is_string(arrow_type) or pa.types.is_large_string(arrow_type))
 
     def write_column(self, values: Sequence[str | None]) -> pa.Array:
-        return inferred(values, pa.string(), pa.types.is_string)
+        made = text_column(values, pa.string())
+        return inferred(values, pa.string(), pa.types.is_string) if made is None else made
 
 
 class BytesSerializer(_TextSerializer[bytes], ClassSerializer[bytes]):
