@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyedstate import types
 from keyedstate.errors import UserFunctionError
-from keyedstate.joins import join
+from keyedstate.joins import ProcessJoinFunction, interval_join, join
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
 from keyedstate.plugins import PluginRegistry
@@ -20,7 +21,7 @@ from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.runtime.timers import AtEnd
-from keyedstate.state import Ttl, TtlClock
+from keyedstate.state import Ttl, TtlClock, ValueState
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
@@ -31,6 +32,8 @@ INPUTS = ConnectedInputs(
         for name in ("l", "r")
     )
 )
+#: What `Counted` yields.
+COUNTED = pa.schema([("k", pa.string()), ("l", pa.int64()), ("r", pa.int64()), ("pairs", pa.int64())])
 BY_WATERMARK = Ttl.of(50, clock=TtlClock.EVENT_TIME)
 
 
@@ -50,7 +53,7 @@ def _type_of(column):
 class Job:
     """A join that runs as in a task, in its first epoch."""
 
-    def __init__(self, backend_name, how, ttl):
+    def __init__(self, backend_name, function):
         config = Configuration({"backend": backend_name})
         registry = PluginRegistry(config)
         plugin = registry.choose()
@@ -59,15 +62,16 @@ class Job:
             KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 0), 1),
             event_time=True,
         )
-        self.function = join(how, ttl=ttl).for_inputs(INPUTS)
+        self.function = function.for_inputs(INPUTS)
         columns = self.function.output_columns(INPUTS, lambda name: name)
+        output = COUNTED if columns is None else pa.schema([(each.name, _type_of(each)) for each in columns])
         self.operator = keyed_operator(
             self.function,
             self.backend,
             OperatorSpec(
                 key_columns=["k"],
                 key_group_column="group",
-                output=OutputSchema(pa.schema([(each.name, _type_of(each)) for each in columns])),
+                output=OutputSchema(output),
                 epoch=0,
                 connected=INPUTS,
             ),
@@ -75,6 +79,10 @@ class Job:
         self.backend.advance_watermark(100)
         self.operator.set_processing_time(1_000)
         self.operator.open()
+
+    def advance_watermark(self, watermark):
+        self.backend.advance_watermark(watermark)
+        self._rows(self.operator.fire_timers())
 
     def run(self, *batches):
         """Return the output rows of batches."""
@@ -126,8 +134,38 @@ ROWS = st.lists(
     ttl=st.sampled_from([None, Ttl.of("1 day"), BY_WATERMARK]),
 )
 def test_rows_of_a_key_are_joined_together_as_one_at_a_time(backend, epochs, how, ttl):
-    together, alone = Job(backend, how, ttl), Job(backend, how, ttl)
-    for rows in epochs:
+    compare(*(Job(backend, join(how, ttl=ttl)) for _ in range(2)), epochs)
+
+
+class Counted(ProcessJoinFunction):
+    """Counts the pairs of a key, as long as a next one comes within 10 ms of event time."""
+
+    pairs = ValueState("pairs", types.INT64, default=0, ttl=Ttl.of(10, clock=TtlClock.EVENT_TIME))
+
+    def process(self, left, right, ctx):
+        self.pairs.update(self.pairs.value() + 1)
+        yield ctx.key, left.l, right.r, self.pairs.value()
+
+
+@pytest.mark.parametrize("backend", ["heap-cow", "rocksdb"])
+@settings(max_examples=40)
+@given(
+    epochs=st.lists(ROWS, min_size=1, max_size=3),
+    bounds=st.sampled_from([(-20, 20), (0, 0), (-100, -5)]),
+    function=st.sampled_from([None, Counted]),
+)
+def test_rows_of_a_key_are_joined_by_time_together_as_one_at_a_time(backend, epochs, bounds, function):
+    """The event time of each row decides what has expired, also where rows are handled together."""
+    joins = [interval_join(*bounds) for _ in range(2)]
+    made = [each.join() if function is None else each.process(function(), COUNTED) for each in joins]
+    compare(*(Job(backend, each) for each in made), epochs)
+
+
+def compare(together, alone, epochs):
+    """Run both jobs, one of them row by row, and compare output and state."""
+    for number, rows in enumerate(epochs):
+        together.advance_watermark(100 + 10 * number)
+        alone.advance_watermark(100 + 10 * number)
         # The rows of a key are neighbours, so that both jobs put them out in the same order.
         rows = sorted(rows, key=lambda row: str(row[1]))
         made = together.run(batch_of(rows))
@@ -140,7 +178,7 @@ def test_rows_of_a_key_are_joined_together_as_one_at_a_time(backend, epochs, how
 
 
 def test_a_run_with_many_matches_comes_out_in_several_batches(backend_name):
-    job = Job(backend_name, "inner", None)
+    job = Job(backend_name, join())
     rows = [(number % 2, "a", number, at(200)) for number in range(400)]
     batches = list(job.operator.process_rows([batch_of(rows)]))
     assert sum(batch.num_rows for batch in batches) == 200 * 200
@@ -149,7 +187,7 @@ def test_a_run_with_many_matches_comes_out_in_several_batches(backend_name):
 
 
 def test_an_error_names_the_input_of_the_row_in_the_middle_of_a_run(one_backend):
-    job = Job(one_backend, "inner", BY_WATERMARK)
+    job = Job(one_backend, join(ttl=BY_WATERMARK))
     rows = [(0, "a", 1, at(200)), (1, "a", 2, None), (0, "a", 3, at(200))]
     with pytest.raises(UserFunctionError, match="right input of the join") as raised:
         job.run(batch_of(rows))

@@ -16,8 +16,10 @@ from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, joined_colu
 from keyedstate.joins.join_function import LEFT, NULL_KEY, RIGHT, JoinFunction
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
+from keyedstate.runtime.functions.row_runs import OUTPUT_ROWS, RowRun, RunFunction
 from keyedstate.state import MapState, StateDescriptor
 from keyedstate.state.clock import END_OF_TIME
+from keyedstate.state.context import KeyContext
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer
 from keyedstate.types import INT64, STRING, list_of, tuple_of
@@ -26,6 +28,8 @@ from keyedstate.types import INT64, STRING, list_of, tuple_of
 TIMERS = "interval-join"
 _TIMERS_OF = tuple_of(STRING, INT64)
 _TIME = itemgetter(0)
+#: Times, and the rows of each.
+_Found = list[tuple[int, list[Any]]]
 #: The spans of time for which a key has one timer, in an interval.
 _SPANS = 4
 #: Such a span, in milliseconds, where each row has an interval of its own.
@@ -117,7 +121,48 @@ class JoinedRow(ProcessJoinFunction):
         return [self.rows.of_left(left) + self.rows.of_right(right)]
 
 
-class IntervalJoinFunction(JoinFunction):
+class _Buffer:
+    """The kept rows of one side by their time: lists.
+
+    For a run of rows of the current key they are read at most once, and written at its end.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a run of rows of the current key."""
+        #: Entries to be written.
+        self._changed: dict[int, list[Any]] = {}
+        #: All entries; None as long as none was asked.
+        self._rows: dict[int, list[Any]] | None = None
+
+    def rows(self) -> dict[int, list[Any]]:
+        """Return the rows by their time, which must not be changed."""
+        if self._rows is None:
+            self._rows = {**dict(self.state.items()), **self._changed}
+        return self._rows
+
+    def add(self, time: int, row: Any) -> None:
+        """Keep a row."""
+        known = self._changed.get(time)
+        if known is not None:
+            known.append(row)
+            return
+        stored = self.state.get(time) if self._rows is None else self._rows.get(time)
+        # Not in place: a snapshot that is being written may share the list.
+        self._changed[time] = made = [*(stored or ()), row]
+        if self._rows is not None:
+            self._rows[time] = made
+
+    def end(self, current: KeyContext) -> None:
+        """Write what has changed; rows need no check, because the columns of the input say their types."""
+        if self._changed:
+            self.state._put_entries(current.key_group, current.key, self._changed)
+
+
+class IntervalJoinFunction(JoinFunction, RunFunction):
     """Joins rows of two inputs by their key and their event times; made by `interval_join`."""
 
     _declared_by = "interval_join()"
@@ -159,7 +204,8 @@ class IntervalJoinFunction(JoinFunction):
         function = self._function
         for descriptor in declared_states(function):
             descriptor.bind(function, ctx.state(descriptor))
-        self._left, self._right = (ctx.state(buffer) for buffer in self._buffers())
+        left, right = (_Buffer(ctx.state(buffer)) for buffer in self._buffers())
+        self._buffers_of_sides = left, right
         self._timers = ctx._timers.service(TIMERS, self, _TIMERS_OF)
         self._pair = JoinContext(ctx)
         assert self._inputs is not None, "it has buffers"
@@ -176,31 +222,46 @@ class IntervalJoinFunction(JoinFunction):
     def close(self) -> None:
         self._function.close()
 
-    def process1(self, row: Any, ctx: Context) -> Iterable[Any] | None:
-        time = self._time_in_order(row, ctx, of_right=False)
-        if time is None:
-            return None
+    def _process_run(self, run: RowRun, ctx: Context) -> list[Any]:
+        left, right = self._buffers_of_sides
+        left.begin()
+        right.begin()
+        out: list[Any] = []
+        for of_right, row in run.rows:
+            time = self._time_in_order(row, ctx, of_right=bool(of_right))
+            if time is None:
+                continue
+            found = self._found_by_right(row, time) if of_right else self._found_by_left(row, time, ctx)
+            if found:
+                out += self._pairs(row, time, found, ctx, of_right=bool(of_right))
+                if len(out) >= OUTPUT_ROWS:
+                    break
+        left.end(self._current)
+        right.end(self._current)
+        return out
+
+    def _found_by_left(self, row: Any, time: int, ctx: Context) -> _Found:
+        """Keep a left row, and return the right rows that it is joined with."""
+        left, right = self._buffers_of_sides
         times = self._times_of(row, time)
         if times is None:
             ctx._dropped[NO_INTERVAL] += 1
-            return None
+            return []
         first, last = times
-        self._keep(LEFT, self._left, time, row, max(time, last))
-        found = [(other, rows) for other, rows in self._right.items() if first <= other <= last]
-        return self._pairs(row, time, found, ctx, of_right=False)
+        left.add(time, row)
+        self._clean_up_at(LEFT, max(time, last))
+        return [(other, rows) for other, rows in right.rows().items() if first <= other <= last]
 
-    def process2(self, row: Any, ctx: Context) -> Iterable[Any] | None:
-        time = self._time_in_order(row, ctx, of_right=True)
-        if time is None:
-            return None
-        self._keep(RIGHT, self._right, time, row, time + self._interval.right_life)
-        if self._distances is not None:
-            lower, upper = self._distances
-            first, last = time - upper, time - lower
-            found = [(other, rows) for other, rows in self._left.items() if first <= other <= last]
-        else:
-            found = [(other, self._around(time, other, rows or ())) for other, rows in self._left.items()]
-        return self._pairs(row, time, found, ctx, of_right=True)
+    def _found_by_right(self, row: Any, time: int) -> _Found:
+        """Keep a right row, and return the left rows that it is joined with."""
+        left, right = self._buffers_of_sides
+        right.add(time, row)
+        self._clean_up_at(RIGHT, time + self._interval.right_life)
+        if self._distances is None:
+            return [(other, self._around(time, other, rows)) for other, rows in left.rows().items()]
+        lower, upper = self._distances
+        first, last = time - upper, time - lower
+        return [(other, rows) for other, rows in left.rows().items() if first <= other <= last]
 
     def _time_in_order(self, row: Any, ctx: Context, *, of_right: bool) -> int | None:
         """Return the time of a row that can be joined; any other is set aside."""
@@ -214,25 +275,13 @@ class IntervalJoinFunction(JoinFunction):
             return None
         return time
 
-    def _around(self, time: int, of_rows: int, rows: Iterable[Any]) -> list[Any] | None:
+    def _around(self, time: int, of_rows: int, rows: Iterable[Any]) -> list[Any]:
         """Return those of several left rows of one time whose interval has the time of a right row."""
         times = [(row, self._times_of(row, of_rows)) for row in rows]
         return [row for row, bounds in times if bounds is not None and bounds[0] <= time <= bounds[1]]
 
-    def _keep(self, side: str, buffer: Any, time: int, row: Any, end: int) -> None:
-        """Put a row into its buffer until the watermark has reached a time."""
-        current = self._current
-        # Not in place: a snapshot that is being written may share the list.  The rows need no checks, because
-        # the columns of the input say their types.
-        buffer._put_entries(current.key_group, current.key, {time: [*(buffer.get(time) or ()), row]})
-        self._clean_up_at(side, end)
-
-    def _pairs(
-        self, row: Any, time: int, found: list[tuple[int, list[Any] | None]], ctx: Context, *, of_right: bool
-    ) -> list[Any] | None:
+    def _pairs(self, row: Any, time: int, found: _Found, ctx: Context, *, of_right: bool) -> list[Any]:
         """Return what is made of a row and the rows that it is joined with."""
-        if not found:
-            return None
         found.sort(key=_TIME)
         function = self._function
         if isinstance(function, JoinedRow):
@@ -242,7 +291,7 @@ class IntervalJoinFunction(JoinFunction):
         out: list[Any] = []
         for other, rows in found:
             pair.left_timestamp, pair.right_timestamp = (other, time) if of_right else (time, other)
-            for found_row in rows or ():
+            for found_row in rows:
                 left, right = (found_row, row) if of_right else (row, found_row)
                 _extend(out, process(left, right, pair))
         return out
@@ -251,7 +300,7 @@ class IntervalJoinFunction(JoinFunction):
         """Remove the rows of a side that can be joined with no row to come."""
         side = timer.namespace[0]
         of_right = side == RIGHT
-        buffer = self._right if of_right else self._left
+        buffer = self._buffers_of_sides[of_right].state
         life = self._interval.right_life if of_right else self._interval.left_life
         now = self._timers.current_watermark
         over, next_end = [], END_OF_TIME
@@ -295,15 +344,13 @@ class IntervalJoinFunction(JoinFunction):
         return joined_columns(inputs, fold) if isinstance(self._function, JoinedRow) else None
 
 
-def _joined(
-    joined: JoinedRows, row: Any, found: list[tuple[int, list[Any] | None]], of_right: bool
-) -> list[Any]:
+def _joined(joined: JoinedRows, row: Any, found: _Found, of_right: bool) -> list[Any]:
     """Return the joined rows for a row and all rows that it is joined with."""
     if of_right:
         right, of_left = joined.of_right(row), joined.of_left
-        return [of_left(other) + right for _, rows in found for other in rows or ()]
+        return [of_left(other) + right for _, rows in found for other in rows]
     left, of_other = joined.of_left(row), joined.of_right
-    return [left + of_other(other) for _, rows in found for other in rows or ()]
+    return [left + of_other(other) for _, rows in found for other in rows]
 
 
 def _extend(out: list[Any], rows: Iterable[Any] | None) -> None:

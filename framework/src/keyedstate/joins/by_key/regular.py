@@ -18,7 +18,7 @@ from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, joined_colu
 from keyedstate.joins.join_function import NULL_KEY
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
-from keyedstate.runtime.functions.row_runs import RowRun, RunFunction
+from keyedstate.runtime.functions.row_runs import OUTPUT_ROWS, RowRun, RunFunction
 from keyedstate.state import MapState, StateDescriptor, ValueState
 from keyedstate.state.context import KeyContext
 from keyedstate.time import Timer
@@ -27,8 +27,6 @@ from keyedstate.types import BOOLEAN, INT64, tuple_of
 #: A kept row: its end, whether it has met a match, and its values.
 _Kept = tuple[int, bool, Any]
 _NUMBER = itemgetter(0)
-#: Output rows after which a run is left, so that those of a key with many matches need not be in memory.
-_OUTPUT_ROWS = 1_024
 
 
 class _Side:
@@ -144,7 +142,7 @@ class RegularJoinFunction(KeyJoinFunction, RunFunction):
                 out += [values + of_right for of_right in met]
             self._register_timer(2 * number + of_right, end, self._sides[of_right])
             number += 1
-            if len(out) >= _OUTPUT_ROWS:
+            if len(out) >= OUTPUT_ROWS:
                 break
         if number > first:
             self._next.update(number)

@@ -9,7 +9,10 @@ from typing import Any
 
 from keyedstate.runtime.functions.connected_inputs import KeyedCoProcessFunction
 from keyedstate.runtime.functions.keyed import Context
-from keyedstate.state.context import KeyContext
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
+
+#: Output rows after which a run is left, so that those of a key with many matches need not be in memory.
+OUTPUT_ROWS = 1_024
 
 
 class RowRun:
@@ -34,20 +37,23 @@ class RowRun:
         rows: Iterator[tuple[int, Any]],
         times: Iterator[int | None] | None,
         count: int,
-        current: KeyContext,
+        backend: KeyedStateBackend,
     ) -> None:
         self._left = count
         self.number = 0
-        self.rows = self._taken(islice(rows, count), times, current)
+        self.rows = self._taken(islice(rows, count), times, backend)
 
     def _taken(
-        self, rows: Iterator[tuple[int, Any]], times: Iterator[int | None] | None, current: KeyContext
+        self, rows: Iterator[tuple[int, Any]], times: Iterator[int | None] | None, backend: KeyedStateBackend
     ) -> Iterator[tuple[int, Any]]:
+        current = backend.current
         for row in rows:
             self._left -= 1
             self.number = row[0]
             if times is not None:
                 current.timestamp = next(times)
+            if backend.on_record is not None:
+                backend.on_record()
             yield row
 
     def __iter__(self) -> Iterator[RowRun]:
@@ -63,7 +69,7 @@ class RunFunction(KeyedCoProcessFunction):
         """Handle rows of a run, one at least, and return their output rows."""
 
     def process1(self, row: Any, ctx: Context) -> list[Any] | None:
-        return self._process_run(RowRun(iter([(0, row)]), None, 1, ctx._backend.current), ctx)
+        return self._process_run(RowRun(iter([(0, row)]), None, 1, ctx._backend), ctx)
 
     def process2(self, row: Any, ctx: Context) -> list[Any] | None:
-        return self._process_run(RowRun(iter([(1, row)]), None, 1, ctx._backend.current), ctx)
+        return self._process_run(RowRun(iter([(1, row)]), None, 1, ctx._backend), ctx)

@@ -279,7 +279,7 @@ class ConnectedOperator(RowOperator):
             all_times = _in_order(numbers, list(map(iter, times)))
         numbered = zip(numbers, _in_order(numbers, rows), strict=True)
         if isinstance(self._function, RunFunction):
-            runs = [RowRun(numbered, all_times, count, self._backend.current) for count in some.counts]
+            runs = [RowRun(numbered, all_times, count, self._backend) for count in some.counts]
             return _Calls(runs, None, self._function._process_run, lambda run: process_method(run.number))
         processes = self._function._processes()
 
