@@ -83,13 +83,7 @@ class MapStateAccessor(MapKeyChecks[K], StateAccessor, Generic[K, V]):
         """Remove a map key if it exists."""
         if not self._is_key(key):
             self._check_key(key)
-        context = self._context
-        entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
-        if entries is None:
-            return
-        entries.pop(key if self._canonical is None else self._canonical(key), None)
-        if not entries:
-            self.clear()
+        self._drop([key if self._canonical is None else self._canonical(key)])
 
     # -- several entries ----------------------------------------------------------------------------------
 
@@ -128,7 +122,11 @@ class MapStateAccessor(MapKeyChecks[K], StateAccessor, Generic[K, V]):
         if entries is None:
             return
         for key in keys:
-            entries.pop(key, None)
+            # A stored map would read the value to return it from `pop`.
+            try:
+                del entries[key]
+            except KeyError:
+                continue
         if not entries:
             self.clear()
 
