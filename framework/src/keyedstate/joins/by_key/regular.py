@@ -20,6 +20,7 @@ from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.row_runs import OUTPUT_ROWS, RowRun, RunFunction
 from keyedstate.state import MapState, StateDescriptor, ValueState
+from keyedstate.state.clock import END_OF_TIME
 from keyedstate.state.context import KeyContext
 from keyedstate.time import Timer
 from keyedstate.types import BOOLEAN, INT64, tuple_of
@@ -62,11 +63,11 @@ class _Side:
         #: Those of them that have met no match.
         self._unmatched: dict[int, _Kept] = {}
 
-    def add(self, number: int, end: int, row: Any, values: tuple[Any, ...], *, matched: bool) -> None:
+    def add(self, number: int, end: int, row: Any, *, matched: bool) -> None:
         """Keep a row; a row of a side that keeps none counts as matched: the next run may keep them."""
         kept = self._changed[number] = (end, matched or not self.keeps, row)
         if self._values is not None:
-            self._values.append(values)
+            self._values.append(self.values_of(row))
             if not kept[1]:
                 self._unmatched[number] = kept
 
@@ -129,18 +130,22 @@ class RegularJoinFunction(KeyJoinFunction, RunFunction):
         first = number = self._next.value() or 0
         out: list[Any] = []
         for of_right, row in run.rows:
-            end = self._end_of(row, ctx, bool(of_right))
+            end = END_OF_TIME if self._ttl is None else self._end_of(row, ctx, bool(of_right))
             if end is None:
                 continue
             if of_right:
-                values, met = right.values_of(row), left.meet()
-                right.add(number, end, row, values, matched=bool(met))
-                out += [of_left + values for of_left in met]
+                met = left.meet()
+                right.add(number, end, row, matched=bool(met))
+                if met:
+                    values = right.values_of(row)
+                    out += [of_other + values for of_other in met]
             else:
-                values, met = left.values_of(row), right.meet()
-                left.add(number, end, row, values, matched=bool(met))
-                out += [values + of_right for of_right in met]
-            self._register_timer(2 * number + of_right, end, self._sides[of_right])
+                met = right.meet()
+                left.add(number, end, row, matched=bool(met))
+                if met:
+                    values = left.values_of(row)
+                    out += [values + of_other for of_other in met]
+            self._register_timer(self._sides[of_right], 2 * number + of_right, end)
             number += 1
             if len(out) >= OUTPUT_ROWS:
                 break
@@ -192,11 +197,11 @@ class RegularJoinFunction(KeyJoinFunction, RunFunction):
         side, number = self._sides[of_right], self._next.value() or 0
         self._next.update(number + 1)
         side.begin()
-        side.add(number, end, row, (), matched=of_right)
+        side.add(number, end, row, matched=of_right)
         side.end(self._current)
-        self._register_timer(2 * number + of_right, end, side)
+        self._register_timer(side, 2 * number + of_right, end)
 
-    def _register_timer(self, namespace: int, end: int, side: _Side) -> None:
+    def _register_timer(self, side: _Side, namespace: int, end: int) -> None:
         if self._by_watermark:
             self._timers.register_event_time_timer(namespace, end)
         elif self._ttl is not None or side.keeps:
