@@ -181,6 +181,17 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.parametrize("how", ["anti", "left"])
+def test_a_semi_join_that_becomes_another_one_keeps_the_left_rows_that_wait(one_backend, how):
+    with joining("semi", one_backend) as harness:
+        left(harness, 1)
+        snapshot = harness.snapshot()
+    with joining(how, one_backend, restore=snapshot) as harness:
+        left(harness, 2)
+        kept = numbers(harness.end_input())
+    assert kept == ([1, 2] if how == "anti" else [(1, None), (2, None)])
+
+
 class Model:
     """The join, row by row: all rows that live in one list."""
 

@@ -75,6 +75,16 @@ def test_it_is_spared_once_in_the_life_of_a_process() -> None:
     assert (done.stdout.strip(), done.returncode) == ("True", 0), done.stderr
 
 
+@pytest.mark.parametrize(("before", "after"), [(700, 10_000), (2_000, 10_000), (50_000, 50_000), (0, 0)])
+def test_the_collector_runs_less_often_unless_it_runs_more_rarely_already(before: int, after: int) -> None:
+    code = (
+        "import gc; from keyedstate.spark.hosts.limits import collect_less_often\n"
+        f"gc.set_threshold({before}, 7, 8); collect_less_often(); print(gc.get_threshold()[:2])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == (f"({after}, 7)", 0), done.stderr
+
+
 def test_batches_come_through_in_their_order_also_where_connections_come_and_go() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     client = socket.create_connection(listener.getsockname())

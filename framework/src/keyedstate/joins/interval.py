@@ -160,6 +160,8 @@ class _Buffer:
         """Write what has changed; rows need no check, because the columns of the input say their types."""
         if self._changed:
             self.state._put_entries(current.key_group, current.key, self._changed)
+        # Rows of this key need not stay in memory until the next run.
+        self.begin()
 
 
 class IntervalJoinFunction(JoinFunction, RunFunction):

@@ -2,7 +2,7 @@
 # of instants.  Part of `compiled.pyx`.
 #
 # A row in an ordered store is bytes, and so is one on the network: a function of Python for each kind of row
-# takes five times as long.  What is rare is left to the caller: a value of another class, text with surrogates,
+# takes ten times as long.  What is rare is left to the caller: a value of another class, text with surrogates,
 # bytes that are wrong.  No code of Python runs between the first byte and the last, so one buffer is enough.
 
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -32,7 +32,6 @@ cdef extern from "Python.h":
     void* PyUnicode_DATA(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
     uint32_t PyUnicode_READ(int kind, void* data, Py_ssize_t index)
-    object PyUnicode_New(Py_ssize_t size, uint32_t largest)
     object PyUnicode_FromKindAndData(int kind, const void* data, Py_ssize_t size)
 
 import_datetime()
@@ -77,15 +76,29 @@ cdef struct _Source:
     Py_ssize_t end
 
 
-cdef bint _make_room(Py_ssize_t more) except -1:
-    cdef Py_ssize_t room = 2 * (_out.size + more)
-    if _out.size + more <= _out.room:
+cdef bint _make_room(Py_ssize_t more) noexcept:
+    """Make room for so many bytes; return whether there is memory for them."""
+    cdef Py_ssize_t room = _out.size + more
+    if room <= _out.room:
         return True
+    # Twice as much, so that a row of many fields is not moved for each; of large texts not.
+    room += min(room, _KEPT)
     cdef void* data = PyMem_Realloc(_out.data, room)
     if data is NULL:
-        raise MemoryError
+        return False
     _out.data, _out.room = <uint8_t*>data, room
     return True
+
+
+cdef inline void _begin() noexcept:
+    _out.size = 0
+
+
+cdef inline void _end() noexcept:
+    """Give back what a large value needed."""
+    if _out.room > _KEPT:
+        PyMem_Free(_out.data)
+        _out.data, _out.room = NULL, 0
 
 
 cdef inline void _put(uint64_t number, int size) noexcept:
@@ -111,11 +124,11 @@ cdef bint _put_text(object text) except -1:
     cdef int kind = PyUnicode_KIND(text)
     cdef void* data = PyUnicode_DATA(text)
     cdef uint32_t unit
-    if length > 0x3FFFFFFF:
+    cdef bint is_ascii = PyUnicode_IS_ASCII(text)
+    if length > 0x3FFFFFFF or not _make_room(5 + (length if is_ascii else 3 * length)):
         return False
-    _make_room(5 + 3 * length)
     _put_groups(<uint32_t>length + 1)
-    if PyUnicode_IS_ASCII(text):
+    if is_ascii:
         memcpy(_out.data + _out.size, data, length)
         _out.size += length
         return True
@@ -167,7 +180,8 @@ cdef bint _put_instant(object value, object zone) except -1:
         return False
     micros = _micros(value)
     millis = _floor_div(micros, 1000)
-    _make_room(12)
+    if not _make_room(12):
+        return False
     _put(<uint64_t>millis, 8)
     _put(<uint64_t>((micros - millis * 1000) * 1000), 4)
     return True
@@ -217,13 +231,13 @@ cdef object _take_text(_Source* source):
     for index in range(length):
         all_bits |= source.data[start + index]
     if all_bits < 0x80:
-        text = PyUnicode_New(length, 127)
-        memcpy(PyUnicode_DATA(text), source.data + start, length)
         source.at += length
-        return text
+        # Of one character it is the object that all share.
+        return PyUnicode_FromKindAndData(1, source.data + start, length)
     # The buffer for writing has room for the units, too.
-    _out.size = 0
-    _make_room(2 * length)
+    _begin()
+    if not _make_room(2 * length):
+        return None
     units = <uint16_t*>_out.data
     for index in range(length):
         if not _take_groups(source, 3, 0xFFFF, &unit) or 0xD800 <= unit < 0xE000:
@@ -292,7 +306,8 @@ cdef class _Coder:
                     if not nullable[index]:
                         return False
                     mask |= 1
-            _make_room(self._mask_bytes)
+            if not _make_room(self._mask_bytes):
+                return False
             _put(mask << self._padding, self._mask_bytes)
         for index in range(self._width):
             value = PyTuple_GET_ITEM(row, index)
@@ -320,7 +335,8 @@ cdef class _Coder:
             mask >>= self._padding
         row = keyedstate_new_tuple(self._cls, self._width)
         for index in range(self._width):
-            if mask >> (self._width - 1 - index) & 1:
+            # Without a mask there may be more fields than it has bits.
+            if mask and mask >> (self._width - 1 - index) & 1:
                 if not nullable[index]:
                     return None
                 value = None
@@ -337,13 +353,9 @@ cdef class _Coder:
 
     def to_bytes(self, value):
         """Return the bytes of a value; None where it has a rare form, or is none of the type."""
-        _out.size = 0
-        if not self.put(value):
-            return None
-        made = PyBytes_FromStringAndSize(<char*>_out.data, _out.size)
-        if _out.room > _KEPT:
-            PyMem_Free(_out.data)
-            _out.data, _out.room = NULL, 0
+        _begin()
+        made = PyBytes_FromStringAndSize(<char*>_out.data, _out.size) if self.put(value) else None
+        _end()
         return made
 
     def read(self, data, Py_ssize_t position, Py_ssize_t end):
@@ -353,6 +365,7 @@ cdef class _Coder:
             return None
         source.data, source.at, source.end = <const uint8_t*>PyBytes_AS_STRING(data), position, end
         value = self.take(&source)
+        _end()
         return None if value is None else (value, source.at)
 
     def from_bytes(self, data):
@@ -362,6 +375,7 @@ cdef class _Coder:
             return None
         source.data, source.at, source.end = <const uint8_t*>PyBytes_AS_STRING(data), 0, PyBytes_GET_SIZE(data)
         value = self.take(&source)
+        _end()
         return value if source.at == source.end else None
 
 
@@ -377,7 +391,8 @@ cdef bint _put_scalar(int kind, object value) except -1:
         size = 1 << (kind - INT8)
         if overflow or (size < 8 and not -(1LL << (8 * size - 1)) <= number < 1LL << (8 * size - 1)):
             return False
-        _make_room(8)
+        if not _make_room(8):
+            return False
         _put(<uint64_t>number, size)
         return True
     if kind == STRING:
@@ -389,20 +404,23 @@ cdef bint _put_scalar(int kind, object value) except -1:
         if real != real:
             return False
         memcpy(&bits, &real, 8)
-        _make_room(8)
+        if not _make_room(8):
+            return False
         _put(bits, 8)
         return True
     if kind == BOOLEAN:
         if value is not True and value is not False:
             return False
-        _make_room(1)
+        if not _make_room(1):
+            return False
         _put(value is True, 1)
         return True
     if kind == DATE:
         if not PyDate_CheckExact(value):
             return False
         number = _days(PyDateTime_GET_YEAR(value), PyDateTime_GET_MONTH(value), PyDateTime_GET_DAY(value))
-        _make_room(8)
+        if not _make_room(8):
+            return False
         _put(<uint64_t>(number * _DAY_MS), 8)
         return True
     return _put_instant(value, _UTC if kind == TIMESTAMP else None)

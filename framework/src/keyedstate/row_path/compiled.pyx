@@ -32,7 +32,12 @@ cdef extern from "Python.h":
 cdef extern from *:
     """
     static PyObject* keyedstate_new_tuple(PyObject* cls, Py_ssize_t size) {
-        return ((PyTypeObject*)cls)->tp_alloc((PyTypeObject*)cls, size);
+        PyObject* made = ((PyTypeObject*)cls)->tp_alloc((PyTypeObject*)cls, size);
+    #if PY_VERSION_HEX >= 0x030E0000
+        /* The cached hash, of which 0 would be one: as in CPython's own tuple_subtype_new. */
+        if (made != NULL) ((PyTupleObject*)made)->ob_hash = -1;
+    #endif
+        return made;
     }
     #include <structmember.h>
     static Py_ssize_t keyedstate_offset(PyObject* member) {
@@ -43,7 +48,7 @@ cdef extern from *:
     Py_ssize_t keyedstate_offset(object member)
 
 #: Raised with every change of what the callers need: `keyedstate.row_path` has the same number.
-REVISION = 4
+REVISION = 5
 
 
 # -- hashes of keys ------------------------------------------------------------------------------------------

@@ -60,16 +60,13 @@ class _Side:
         self._changed: dict[int, _Kept] = {}
         #: What live rows add to output rows, in the order in which they came; None as long as none was asked.
         self._values: list[tuple[Any, ...]] | None = None
-        #: Those of them that have met no match.
-        self._unmatched: dict[int, _Kept] = {}
 
     def add(self, number: int, end: int, row: Any, *, matched: bool) -> None:
         """Keep a row; a row of a side that keeps none counts as matched: the next run may keep them."""
-        kept = self._changed[number] = (end, matched or not self.keeps, row)
+        self._changed[number] = (end, matched or not self.keeps, row)
         if self._values is not None:
+            # The other side has met all rows of this one, so there is a match of this row.
             self._values.append(self.values_of(row))
-            if not kept[1]:
-                self._unmatched[number] = kept
 
     def meet(self) -> list[tuple[Any, ...]]:
         """Return what live rows add to output rows, in the order in which they came; all are matched now."""
@@ -77,19 +74,19 @@ class _Side:
         if values is None:
             # Rows of the run have the greatest numbers.
             live = [*self.live(), *self._changed.items()]
-            self._unmatched = {number: kept for number, kept in live if not kept[1]}
+            for number, (end, matched, row) in live:
+                if not matched:
+                    self._changed[number] = (end, True, row)
             values_of = self.values_of
             values = self._values = [values_of(row) for _, (_, _, row) in live]
-        if self._unmatched:
-            for number, (end, _, row) in self._unmatched.items():
-                self._changed[number] = (end, True, row)
-            self._unmatched = {}
         return values
 
     def end(self, current: KeyContext) -> None:
         """Write what has changed; rows need no check, because the columns of the input say their type."""
         if self._changed:
             self.rows._put_entries(current.key_group, current.key, self._changed)
+        # Rows of this key need not stay in memory until the next run.
+        self.begin()
 
 
 class RegularJoinFunction(KeyJoinFunction, RunFunction):
@@ -151,8 +148,8 @@ class RegularJoinFunction(KeyJoinFunction, RunFunction):
                 break
         if number > first:
             self._next.update(number)
-            left.end(self._current)
-            right.end(self._current)
+        left.end(self._current)
+        right.end(self._current)
         return out
 
     def _process_one(self, row: Any, ctx: Context, *, of_right: bool) -> list[Any] | None:
@@ -196,9 +193,9 @@ class RegularJoinFunction(KeyJoinFunction, RunFunction):
         """Keep a row of a semi or anti join: a left one has met no match, a right one needs none."""
         side, number = self._sides[of_right], self._next.value() or 0
         self._next.update(number + 1)
-        side.begin()
-        side.add(number, end, row, matched=of_right)
-        side.end(self._current)
+        # Other than in a join of pairs, a left row is unmatched: a next run of another type may need that.
+        current = self._current
+        side.rows._put_entries(current.key_group, current.key, {number: (end, of_right, row)})
         self._register_timer(side, 2 * number + of_right, end)
 
     def _register_timer(self, side: _Side, namespace: int, end: int) -> None:

@@ -30,5 +30,7 @@ def allow_open_files() -> None:
 
 
 def collect_less_often() -> None:
-    """Let the cycle collector of this process run once for the objects of a chunk of rows."""
-    gc.set_threshold(_NEW_OBJECTS, *gc.get_threshold()[1:])
+    """Let the cycle collector run once for a chunk of rows, unless it runs more rarely already."""
+    young, *older = gc.get_threshold()
+    if 0 < young < _NEW_OBJECTS:
+        gc.set_threshold(_NEW_OBJECTS, *older)

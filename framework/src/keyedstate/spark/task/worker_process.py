@@ -46,7 +46,10 @@ def read_at_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @lru_cache(maxsize=1)
 def spare_the_collector() -> None:
-    """Exclude all present objects from garbage collection, once in the life of a process."""
+    """Exclude all present objects from garbage collection, which runs less often from then on.
+
+    Once in the life of a process.
+    """
     gc.collect()
     gc.freeze()
     collect_less_often()

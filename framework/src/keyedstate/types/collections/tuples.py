@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
+from struct import Struct
 from typing import Any, TypeGuard
 
 import pyarrow as pa
@@ -42,6 +43,9 @@ class TupleSerializer(CompiledBytes, FieldsSerializer[tuple[Any, ...]], Containe
             )
         self._set_fields((f"f{index}" for index in range(len(fields))), fields)
         self._is_value = value_checker(self)
+        codes = [field.fixed_code for field in fields[:-1]]
+        #: All fields but the last one, where their bytes are always as many; for bulk calls.
+        self._head = Struct(f">{''.join(filter(None, codes))}") if all(codes) else None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TupleSerializer, self.field_serializers
@@ -73,6 +77,22 @@ class TupleSerializer(CompiledBytes, FieldsSerializer[tuple[Any, ...]], Containe
 
     def _read(self, source: DataInputView) -> tuple[Any, ...]:
         return tuple([field.deserialize(source) for field in self.field_serializers])
+
+    def _write_many(self, values: Sequence[tuple[Any, ...]]) -> list[bytes]:
+        if not {tuple}.issuperset(map(type, values)) or not {len(self.inners)}.issuperset(map(len, values)):
+            return super()._write_many(values)
+        columns = [
+            field.to_bytes_many(list(map(itemgetter(index), values)))
+            for index, field in enumerate(self.field_serializers)
+        ]
+        return list(map(b"".join, zip(*columns, strict=True)))
+
+    def _read_many(self, data: Sequence[bytes]) -> list[tuple[Any, ...]]:
+        head = self._head
+        if head is None or not all(map(head.size.__lt__, map(len, data))):
+            return super()._read_many(data)
+        last = self.field_serializers[-1].from_bytes_many([one[head.size :] for one in data])
+        return [(*first, value) for first, value in zip(map(head.unpack_from, data), last, strict=True)]
 
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(pa.types.is_struct(arrow_type) and arrow_type.num_fields == len(self.field_serializers))

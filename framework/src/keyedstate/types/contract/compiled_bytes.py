@@ -19,8 +19,8 @@ from keyedstate.types.contract.serializer import TypeSerializer
 _SCALARS = frozenset(
     ("int8", "int16", "int32", "int64", "float64", "boolean", "string", "date", "timestamp", "timestamp_ntz")
 )
-#: A mask is one machine word, in which two bits are the kind of the row.
-_MOST_FIELDS = 62
+#: A mask is one machine word.
+_MASK_BYTES = 8
 
 #: A class of tuples, the bytes of the mask and how many of their last bits are no field's (0, 0 without a
 #: mask), and for each field its type and whether it may be None.  The type is a name or again such a tuple.
@@ -53,7 +53,7 @@ class CompiledBytes(TypeSerializer[tuple[Any, ...]]):
             if not isinstance(known, tuple) and known not in _SCALARS:
                 return None
             fields.append((known, may_be_null))
-        return (self.python_type, *self._mask, fields) if len(fields) <= _MOST_FIELDS else None
+        return (self.python_type, *self._mask, fields) if self._mask[0] <= _MASK_BYTES else None
 
     @cached_property
     def _coder(self) -> Any:
@@ -95,11 +95,19 @@ class CompiledBytes(TypeSerializer[tuple[Any, ...]]):
             made: list[bytes] = list(map(self._coder.to_bytes, values))
             if None not in made:
                 return made
-        return super().to_bytes_many(values)
+        return self._write_many(values)
 
     def from_bytes_many(self, data: Sequence[bytes]) -> list[tuple[Any, ...]]:
         if self._coder is not None:
             made: list[tuple[Any, ...]] = list(map(self._coder.from_bytes, data))
             if None not in made:
                 return made
+        return self._read_many(data)
+
+    def _write_many(self, values: Sequence[tuple[Any, ...]]) -> list[bytes]:
+        """Do what `to_bytes_many` says in plain Python."""
+        return super().to_bytes_many(values)
+
+    def _read_many(self, data: Sequence[bytes]) -> list[tuple[Any, ...]]:
+        """Do what `from_bytes_many` says in plain Python."""
         return super().from_bytes_many(data)
