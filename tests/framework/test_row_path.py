@@ -164,6 +164,9 @@ assert (row_path.compiled is None) is (sys.argv[1] == "plain")
 class Steps(ks.KeyedProcessFunction):
     pair = ks.ValueState("pair", ks.types.tuple_of(ks.types.INT64, ks.types.nullable(ks.types.STRING)))
     last = ks.ValueState("last", ks.types.STRING, default="none")
+    # Not cached, since their values are mutable.
+    seen = ks.ValueState("seen", ks.types.list_of(ks.types.INT64))
+    few = ks.ValueState("few", ks.types.list_of(ks.types.INT64), default=[7])
 
     def process(self, row, ctx):
         n, _ = self.pair.value() or (0, None)
@@ -180,11 +183,19 @@ class Steps(ks.KeyedProcessFunction):
             self.pair.update((n + 1, row.text))
         last = self.last.value()
         self.last.update(f"{last[-1]}{n}")
-        yield row.text, n, last, self.pair.value() == (n + 1, row.text), said
+        try:
+            self.seen.update([n, "text"])
+            raise AssertionError("a text is no number")
+        except ks.errors.StateValueError as error:
+            said += str(error)
+        self.seen.update([*(self.seen.value() or []), n][-3:])
+        self.few.update(None if n % 3 == 0 else [*self.few.value(), n][-3:])
+        lists = f"{self.seen.value()} {self.few.value()}"
+        yield row.text, n, last, self.pair.value() == (n + 1, row.text), lists, said
 
 
 rows = [{"user": f"u{i * i % 7}", "text": None if i % 5 == 0 else f"t\\u00e9{i}"} for i in range(3000)]
-output = "text string, n long, last string, kept boolean, said string"
+output = "text string, n long, last string, kept boolean, lists string, said string"
 result = keyed(rows, "user").process(Steps(), output)
 print(sorted(map(repr, result.to_table().to_pylist())))
 

@@ -36,7 +36,6 @@ cdef extern from "Python.h":
 
 import_datetime()
 
-cdef object _FALSE = bool(0)
 cdef object _UTC = _datetime.timezone.utc
 
 cdef enum:
