@@ -10,7 +10,7 @@ from pathlib import Path
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 #: New objects after which the collector looks for cycles: some for each row of a chunk, its state and output.
-#: With CPython's 700 to 2,000 it visits rows that a heap backend keeps ten times, a quarter of a join's time.
+#: With CPython's 700 to 2,000 it visits the rows that a heap backend keeps for a quarter of a join's time.
 _NEW_OBJECTS = 10_000
 
 
