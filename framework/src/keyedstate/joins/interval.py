@@ -16,10 +16,9 @@ from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, joined_colu
 from keyedstate.joins.join_function import LEFT, NULL_KEY, RIGHT, JoinFunction
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
-from keyedstate.runtime.functions.row_runs import OUTPUT_ROWS, RowRun, RunFunction
+from keyedstate.runtime.functions.row_runs import OUTPUT_ROWS, RowRun, RunEntries, RunFunction
 from keyedstate.state import MapState, StateDescriptor
 from keyedstate.state.clock import END_OF_TIME
-from keyedstate.state.context import KeyContext
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer
 from keyedstate.types import INT64, STRING, list_of, tuple_of
@@ -121,28 +120,17 @@ class JoinedRow(ProcessJoinFunction):
         return [self.rows.of_left(left) + self.rows.of_right(right)]
 
 
-class _Buffer:
-    """The kept rows of one side by their time: lists.
+class _Buffer(RunEntries):
+    """The kept rows of one side by their time: lists."""
 
-    For a run of rows of the current key they are read at most once, and written at its end.
-    """
-
-    def __init__(self, state: Any) -> None:
-        self.state = state
-        self.begin()
-
-    def begin(self) -> None:
-        """Begin a run of rows of the current key."""
-        #: Entries to be written.
-        self._changed: dict[int, list[Any]] = {}
-        #: All entries; None as long as none was asked.
-        self._rows: dict[int, list[Any]] | None = None
+    #: All entries; None as long as none was asked.
+    _read: dict[int, list[Any]] | None
 
     def rows(self) -> dict[int, list[Any]]:
         """Return the rows by their time, which must not be changed."""
-        if self._rows is None:
-            self._rows = {**dict(self.state.items()), **self._changed}
-        return self._rows
+        if self._read is None:
+            self._read = {**dict(self.state.items()), **self._changed}
+        return self._read
 
     def add(self, time: int, row: Any) -> None:
         """Keep a row."""
@@ -150,18 +138,11 @@ class _Buffer:
         if known is not None:
             known.append(row)
             return
-        stored = self.state.get(time) if self._rows is None else self._rows.get(time)
+        stored = self.state.get(time) if self._read is None else self._read.get(time)
         # Not in place: a snapshot that is being written may share the list.
         self._changed[time] = made = [*(stored or ()), row]
-        if self._rows is not None:
-            self._rows[time] = made
-
-    def end(self, current: KeyContext) -> None:
-        """Write what has changed; rows need no check, because the columns of the input say their types."""
-        if self._changed:
-            self.state._put_entries(current.key_group, current.key, self._changed)
-        # Rows of this key need not stay in memory until the next run.
-        self.begin()
+        if self._read is not None:
+            self._read[time] = made
 
 
 class IntervalJoinFunction(JoinFunction, RunFunction):

@@ -77,16 +77,11 @@ class ValueCodec(EntryCodec):
 
     def encode_many(self, values: list[Any]) -> list[bytes]:
         """Return the bytes of several rows."""
-        if type(None) in set(map(type, values)):
-            return list(map(self.encode, values))
-        return self._serializer.to_bytes_many(values)
+        return _encoded(self._serializer, values)
 
     def decode_many(self, data: Sequence[bytes | None]) -> list[Any]:
         """Return the values of several rows."""
-        if all(data):
-            return self._serializer.from_bytes_many(data)  # type: ignore[arg-type] # there is no None
-        found = iter(self._serializer.from_bytes_many([one for one in data if one]))
-        return [next(found) if one else None for one in data]
+        return _decoded(self._serializer, data)
 
     def rows(self, address: bytes, value: Any) -> Rows:
         return {address: self.encode(value)}
@@ -213,20 +208,31 @@ class MapCodec(_GroupedCodec):
             return {self.row(address, key): self.encode(item, stamps[key]) for key, item in value.items()}
         if len(value) < _MANY_ENTRIES:
             return {self.row(address, key): self.encode(item) for key, item in value.items()}
-        keys, items = list(value), list(value.values())
-        none = type(None) in set(map(type, items))
-        data = map(self.encode, items) if none else self.value_serializer.to_bytes_many(items)
-        return dict(zip(map(address.__add__, self._key.to_bytes_many(keys)), data, strict=True))
+        rows = map(address.__add__, self._key.to_bytes_many(list(value)))
+        return dict(zip(rows, _encoded(self.value_serializer, list(value.values())), strict=True))
 
     def decode(self, rows: Sequence[Row]) -> Any:
         suffixes, data = transposed(rows, 2)
         keys = self._key.from_bytes_many(suffixes)
-        if not self.timed and all(data):
-            return dict(zip(keys, self.value_serializer.from_bytes_many(data), strict=True))
-        entries = dict(zip(keys, map(self.value_of, data), strict=True))
         if not self.timed:
-            return entries
+            return dict(zip(keys, _decoded(self.value_serializer, data), strict=True))
+        entries = zip(keys, map(self.value_of, data), strict=True)
         return TimedDict.of(entries, dict(zip(keys, map(self.stamp_of, data), strict=True)))
+
+
+def _encoded(serializer: TypeSerializer[Any], values: list[Any]) -> list[bytes]:
+    """Return the bytes of several values, none of None."""
+    if type(None) in set(map(type, values)):
+        return [b"" if value is None else serializer.to_bytes(value) for value in values]
+    return serializer.to_bytes_many(values)
+
+
+def _decoded(serializer: TypeSerializer[Any], data: Sequence[bytes | None]) -> list[Any]:
+    """Return the values of the bytes of several, None where there are none."""
+    if all(data):
+        return serializer.from_bytes_many(data)  # type: ignore[arg-type] # there is no None
+    found = iter(serializer.from_bytes_many([one for one in data if one]))
+    return [next(found) if one else None for one in data]
 
 
 def codec_of(meta: StateMeta, max_parallelism: int) -> EntryCodec:

@@ -1,8 +1,7 @@
-# The bytes of rows and tuples of scalars, of which `keyedstate.types.contract.compiled_bytes` says which, and columns
-# of instants.  Part of `compiled.pyx`.
+# The bytes of rows and tuples of scalars for `keyedstate.types.contract.compiled_bytes`, and columns of instants.
+# Part of `compiled.pyx`.
 #
-# A row in an ordered store is bytes, and so is one on the network: a function of Python for each kind of row
-# takes ten times as long.  What is rare is left to the caller: a value of another class, text with surrogates,
+# A row in an ordered store is bytes, and a function of Python for each kind of row takes ten times as long.  What is rare is left to the caller: a value of another class, text with surrogates,
 # bytes that are wrong.  No code of Python runs between the first byte and the last, so one buffer is enough.
 
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
@@ -461,8 +460,19 @@ cdef object _take_scalar(int kind, _Source* source):
     return _take_instant(source, _UTC if kind == TIMESTAMP else None)
 
 
+cdef bint _knows(parts):
+    """Return whether there is code for all fields, and a mask is one machine word."""
+    _, mask_bytes, _, fields = parts
+    if mask_bytes > 8:
+        return False
+    for kind, _ in fields:
+        if not (_knows(kind) if type(kind) is tuple else kind in _CODES):
+            return False
+    return True
+
+
 def coder(parts):
-    return _Coder(*parts)
+    return _Coder(*parts) if _knows(parts) else None
 
 
 # -- columns of instants -------------------------------------------------------------------------------------

@@ -94,8 +94,8 @@ checker: Callable[[Any], Callable[[Any], bool]] | None = None
 
 
 #: Takes the `Parts` of `keyedstate.types.contract.compiled_bytes`, and returns what writes and reads the
-#: bytes of a tuple: its `to_bytes`, `from_bytes` and `read` return None for whatever is rare.
-#: None where functions that are generated for the type are faster.
+#: bytes of a tuple, or None for unknown fields; its `to_bytes`, `from_bytes` and `read` return None for
+#: whatever is rare.  None where functions that are generated for the type are faster.
 coder: Callable[[Any], Any] | None = None
 
 

@@ -18,10 +18,9 @@ from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, joined_colu
 from keyedstate.joins.join_function import NULL_KEY
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
-from keyedstate.runtime.functions.row_runs import OUTPUT_ROWS, RowRun, RunFunction
+from keyedstate.runtime.functions.row_runs import OUTPUT_ROWS, RowRun, RunEntries, RunFunction
 from keyedstate.state import MapState, StateDescriptor, ValueState
 from keyedstate.state.clock import END_OF_TIME
-from keyedstate.state.context import KeyContext
 from keyedstate.time import Timer
 from keyedstate.types import BOOLEAN, INT64, tuple_of
 
@@ -30,47 +29,39 @@ _Kept = tuple[int, bool, Any]
 _NUMBER = itemgetter(0)
 
 
-class _Side:
+class _Side(RunEntries):
     """The kept rows of one side: (end, whether it has met a match, row) by number.
-
-    For a run of rows of the current key they are read at most once, and written at its end.
 
     Attributes
     ----------
-    rows : MapStateAccessor
     keeps : bool
         Whether rows without a match come out at their end.
     values_of : callable
         Returns the part of an output row that a row makes.
     """
 
+    #: What live rows add to output rows, in the order in which they came; None as long as none was asked.
+    _read: list[tuple[Any, ...]] | None
+
     def __init__(self, rows: Any, values_of: Callable[[Any], tuple[Any, ...]], *, keeps: bool) -> None:
-        self.rows = rows
+        super().__init__(rows)
         self.values_of = values_of
         self.keeps = keeps
-        self.begin()
 
     def live(self) -> list[tuple[int, _Kept]]:
         """Return the rows in the order in which they came."""
-        return sorted(self.rows.items(), key=_NUMBER)
-
-    def begin(self) -> None:
-        """Begin a run of rows of the current key."""
-        #: Entries to be written.
-        self._changed: dict[int, _Kept] = {}
-        #: What live rows add to output rows, in the order in which they came; None as long as none was asked.
-        self._values: list[tuple[Any, ...]] | None = None
+        return sorted(self.state.items(), key=_NUMBER)
 
     def add(self, number: int, end: int, row: Any, *, matched: bool) -> None:
         """Keep a row; a row of a side that keeps none counts as matched: the next run may keep them."""
         self._changed[number] = (end, matched or not self.keeps, row)
-        if self._values is not None:
+        if self._read is not None:
             # The other side has met all rows of this one, so there is a match of this row.
-            self._values.append(self.values_of(row))
+            self._read.append(self.values_of(row))
 
     def meet(self) -> list[tuple[Any, ...]]:
         """Return what live rows add to output rows, in the order in which they came; all are matched now."""
-        values = self._values
+        values = self._read
         if values is None:
             # Rows of the run have the greatest numbers.
             live = [*self.live(), *self._changed.items()]
@@ -78,15 +69,8 @@ class _Side:
                 if not matched:
                     self._changed[number] = (end, True, row)
             values_of = self.values_of
-            values = self._values = [values_of(row) for _, (_, _, row) in live]
+            values = self._read = [values_of(row) for _, (_, _, row) in live]
         return values
-
-    def end(self, current: KeyContext) -> None:
-        """Write what has changed; rows need no check, because the columns of the input say their type."""
-        if self._changed:
-            self.rows._put_entries(current.key_group, current.key, self._changed)
-        # Rows of this key need not stay in memory until the next run.
-        self.begin()
 
 
 class RegularJoinFunction(KeyJoinFunction, RunFunction):
@@ -168,7 +152,7 @@ class RegularJoinFunction(KeyJoinFunction, RunFunction):
 
     def _left_of_semi(self, row: Any, end: int) -> list[Any] | None:
         left, right = self._sides
-        if right.rows.is_empty():
+        if right.state.is_empty():
             self._keep(row, end, of_right=False)
             return None
         return None if left.keeps else [self._joined.of_left(row)]
@@ -195,7 +179,7 @@ class RegularJoinFunction(KeyJoinFunction, RunFunction):
         self._next.update(number + 1)
         # Other than in a join of pairs, a left row is unmatched: a next run of another type may need that.
         current = self._current
-        side.rows._put_entries(current.key_group, current.key, {number: (end, of_right, row)})
+        side.state._put_entries(current.key_group, current.key, {number: (end, of_right, row)})
         self._register_timer(side, 2 * number + of_right, end)
 
     def _register_timer(self, side: _Side, namespace: int, end: int) -> None:
@@ -207,18 +191,18 @@ class RegularJoinFunction(KeyJoinFunction, RunFunction):
 
     def _forget(self, number: int, end: int, *, of_right: bool) -> None:
         """Remove a row before its end."""
-        self._sides[of_right].rows.remove(number)
+        self._sides[of_right].state.remove(number)
         self._delete_timers(2 * number + of_right, end)
 
     def _on_timer(self, timer: Timer) -> Iterable[Any] | None:
         """Remove a row at its end, and emit it where it has found no match."""
         number, of_right = divmod(timer.namespace, 2)
         side = self._sides[of_right]
-        kept = side.rows.get(number)
+        kept = side.state.get(number)
         if kept is None:
             return None
-        side.rows.remove(number)
-        if all(each.rows.is_empty() for each in self._sides):
+        side.state.remove(number)
+        if all(each.state.is_empty() for each in self._sides):
             self._next.clear()
         _, matched, row = kept
         return None if matched or not side.keeps else [self._alone(row, of_right=bool(of_right))]

@@ -9,6 +9,7 @@ from typing import Any
 
 from keyedstate.runtime.functions.connected_inputs import KeyedCoProcessFunction
 from keyedstate.runtime.functions.keyed import Context
+from keyedstate.state.context import KeyContext
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 #: Output rows after which a run is left, so that those of a key with many matches need not be in memory.
@@ -73,3 +74,30 @@ class RunFunction(KeyedCoProcessFunction):
 
     def process2(self, row: Any, ctx: Context) -> list[Any] | None:
         return self._process_run(RowRun(iter([(1, row)]), None, 1, ctx._backend), ctx)
+
+
+class RunEntries:
+    """The entries of a map state under the current key: read at most once in a run, and written at its end.
+
+    Attributes
+    ----------
+    state : MapStateAccessor
+    """
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a run of rows of the current key."""
+        #: To be written.
+        self._changed: dict[Any, Any] = {}
+        #: What was made of all entries; None as long as none was asked.
+        self._read: Any = None
+
+    def end(self, current: KeyContext) -> None:
+        """Write what has changed; rows need no check, because the columns of the input say their types."""
+        if self._changed:
+            self.state._put_entries(current.key_group, current.key, self._changed)
+        # Rows of this key need not stay in memory until the next run.
+        self.begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from keyedstate.errors import NothingToRemoveError
@@ -88,7 +89,9 @@ class MapStateIterator(Iterator[MapStateEntry[K, V]], Generic[K, V]):
     def _remove(self, key: K) -> None:
         entries = self._table.get_for_update(*self._address)
         if entries is not None:
-            entries.pop(key, None)
+            # A stored map would read the value to return it from `pop`.
+            with suppress(KeyError):
+                del entries[key]
             if not entries:
                 self._table.remove(*self._address)
 

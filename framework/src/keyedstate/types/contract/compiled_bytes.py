@@ -15,13 +15,6 @@ from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.row_path import coder
 from keyedstate.types.contract.serializer import TypeSerializer
 
-#: The types of scalars whose bytes compiled code writes and reads.
-_SCALARS = frozenset(
-    ("int8", "int16", "int32", "int64", "float64", "boolean", "string", "date", "timestamp", "timestamp_ntz")
-)
-#: A mask is one machine word.
-_MASK_BYTES = 8
-
 #: A class of tuples, the bytes of the mask and how many of their last bits are no field's (0, 0 without a
 #: mask), and for each field its type and whether it may be None.  The type is a name or again such a tuple.
 Parts = tuple[type, int, int, list[tuple[Any, bool]]]
@@ -45,22 +38,17 @@ class CompiledBytes(TypeSerializer[tuple[Any, ...]]):
     def _read(self, source: DataInputView) -> tuple[Any, ...]:
         """Do what `deserialize` says in plain Python."""
 
-    def _parts(self) -> Parts | None:
-        """Return what the compiled code needs to know; None where it has none for a field."""
-        fields: list[tuple[Any, bool]] = []
-        for field, may_be_null in self._fields():
-            known = field._parts() if isinstance(field, CompiledBytes) else field.type_name
-            if not isinstance(known, tuple) and known not in _SCALARS:
-                return None
-            fields.append((known, may_be_null))
-        return (self.python_type, *self._mask, fields) if self._mask[0] <= _MASK_BYTES else None
+    def _parts(self) -> Parts:
+        fields = [
+            (field._parts() if isinstance(field, CompiledBytes) else field.type_name, may_be_null)
+            for field, may_be_null in self._fields()
+        ]
+        return self.python_type, *self._mask, fields
 
     @cached_property
     def _coder(self) -> Any:
-        if coder is None:
-            return None
-        parts = self._parts()
-        return None if parts is None else coder(parts)
+        """What writes and reads the bytes; None where compiled code has not all fields."""
+        return None if coder is None else coder(self._parts())
 
     def serialize(self, value: tuple[Any, ...], out: DataOutputView) -> None:
         known = self._coder
