@@ -19,7 +19,14 @@ from keyedstate.errors import (
     InvalidWindowError,
     StateNotBoundError,
 )
-from keyedstate.joins import ProcessJoinFunction, interval_join
+from keyedstate.joins import (
+    IntervalJoinFunction,
+    JoinType,
+    ProcessJoinFunction,
+    RegularJoinFunction,
+    interval_join,
+)
+from keyedstate.joins.bounds import Interval
 from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
@@ -113,6 +120,27 @@ async def later(self: Any, row: Any, ctx: Any) -> None:
 )
 def test_a_method_that_cannot_be_called_is_refused(function: Any, said: str) -> None:
     with pytest.raises(InvalidFunctionError, match=said):
+        check_function(function)
+
+
+class OwnInterval(IntervalJoinFunction):
+    def __init__(self) -> None:
+        interval = Interval.of(0, 10, lower_exclusive=False, upper_exclusive=False, lookback=0)
+        super().__init__(interval, Joining(), {}, "fail")
+
+
+class OwnRegular(RegularJoinFunction):
+    def __init__(self) -> None:
+        super().__init__(JoinType.INNER, None, {}, "fail")
+
+
+@pytest.mark.parametrize("method", ["process1", "process2", "process3"])
+@pytest.mark.parametrize("join", [OwnInterval, OwnRegular])
+def test_a_join_with_a_method_for_single_rows_is_refused(join: type, method: str) -> None:
+    function = type("Own", (join,), {method: lambda self, row, ctx: None})()
+    check_function(join())
+    never = rf"its {method}\(\) is never called, because {join.__name__} .*; remove {method}\(\)"
+    with pytest.raises(InvalidFunctionError, match=rf"^Own cannot be run: {never}.*KeyedCoProcessFunction"):
         check_function(function)
 
 

@@ -22,6 +22,7 @@ from keyedstate.runtime.functions.keyed import (
     KeyedProcessFunction,
     refuse_lone_broadcast_state,
 )
+from keyedstate.runtime.functions.row_runs import RunFunction
 from keyedstate.runtime.functions.vectorized import (
     VectorizedBroadcastProcessFunction,
     VectorizedProcessFunction,
@@ -65,8 +66,9 @@ _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 def check_function(function: object) -> None:
     """Refuse an object that is no process function, or one that would fail in a task.
 
-    Raises `InvalidFunctionError` for a class in place of an instance, a method that is missing or has other
-    parameters, a declared state that the function cannot have, and one that is used and never bound; and
+    Raises `InvalidFunctionError` for a class in place of an instance, a method that is missing, has other
+    parameters or is never called, a declared state that the function cannot have, and one that is used and
+    never bound; and
     `InvalidDescriptorError` where two attributes declare states of one name.
     """
     if isinstance(function, type) and issubclass(function, KeyedFunction):
@@ -85,6 +87,8 @@ def check_function(function: object) -> None:
     for name in map(process_method, range(2, number_of_inputs(function))):
         if hasattr(function, name):
             _check_method(function, name, ("row", "ctx"))
+    if isinstance(function, RunFunction):
+        _refuse_methods_of_rows(function)
     if not isinstance(function.side_outputs, Mapping):
         raise InvalidFunctionError(
             type(function).__name__,
@@ -183,6 +187,23 @@ def _check_method(function: object, name: str, arguments: tuple[str, ...]) -> No
             f"its {name}{signature} cannot be called as {name}({', '.join(arguments)}); define "
             f"{_called(name, arguments)}",
         ) from None
+
+
+def _refuse_methods_of_rows(function: RunFunction) -> None:
+    """Refuse a method for single rows in a function that handles the rows of a key in runs."""
+    for name in map(process_method, range(number_of_inputs(function))):
+        if _has(function, name, (RunFunction,)):
+            of_runs = next(
+                base.__name__
+                for base in type(function).__mro__
+                if getattr(base, name, None) is vars(RunFunction).get(name)
+            )
+            raise InvalidFunctionError(
+                type(function).__name__,
+                f"its {name}() is never called, because {of_runs} handles several rows of a key in one call; "
+                f"remove {name}() and change the rows before the join, or derive the class from "
+                "KeyedCoProcessFunction",
+            )
 
 
 def _refuse_loose_states(function: KeyedFunction) -> None:
