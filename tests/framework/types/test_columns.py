@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import enum
 import pickle
+import subprocess
+import sys
+import textwrap
 import threading
 import uuid
 from dataclasses import dataclass
@@ -263,6 +266,8 @@ def test_the_value_of_a_null_slot_is_not_read() -> None:
         (types.INT64, [1, 1.5]),
         (types.INT64, [1, Decimal("1.5")]),
         (types.FLOAT64, [1, 2]),
+        (types.FLOAT64, [1.0, 2]),
+        (types.BOOLEAN, [True, np.bool_(True)]),
         (types.FLOAT32, [1.0, 1e300]),
         (types.STRING, ["a", b"a"]),
         (types.DATE, [dt.date(2024, 1, 1), NOON]),
@@ -307,6 +312,39 @@ def test_values_that_pyarrow_would_bend_are_refused_with_their_row(
     with pytest.raises(ValueTypeError) as raised:
         serializer.to_arrow(values)
     assert not serializer.is_value(values[raised.value.row or 0])
+
+
+def test_values_for_which_pyarrow_ends_the_process_are_refused() -> None:
+    """``pa.array([np.datetime64(...), np.int64(4)])`` ends the process, so this is in one of its own."""
+    code = textwrap.dedent("""
+        import numpy as np
+        from keyedstate import types
+        from keyedstate.errors import ValueTypeError
+
+        day, number = np.datetime64("2024-01-01"), np.int64(4)
+        shapes = [
+            (lambda part: part, lambda value: value),
+            (types.nullable, lambda value: value),
+            (types.list_of, lambda value: [value]),
+            (types.set_of, lambda value: {value}),
+            (lambda part: types.tuple_of(types.INT64, part), lambda value: (1, value)),
+            (lambda part: types.row_of({"a": part}), lambda value: types.row_of({"a": part}).make((value,))),
+            (lambda part: types.map_of(types.STRING, part), lambda value: {"a": value}),
+            (lambda part: types.map_of(part, types.STRING), lambda value: {value: "a"}),
+        ]
+        for part in (types.INT8, types.INT64, types.FLOAT32, types.FLOAT64, types.STRING, types.BYTES):
+            for whole, shaped in shapes:
+                for values in ([day, number], [(day, number)]):
+                    try:
+                        whole(part).to_arrow(list(map(shaped, values)))
+                    except ValueTypeError as error:
+                        assert error.row == 0, error
+                    else:
+                        raise AssertionError((part, values))
+        print("all are refused")
+    """)
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "all are refused\n"), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from keyedstate.errors import ColumnSizeError, ColumnTypeError, UnorderedTypeError, ValueTypeError
 from keyedstate.memory.sorting.keys import NormalizedKeys
-from keyedstate.row_path import packed_instants, packed_longs, packed_text
+from keyedstate.row_path import are_of, packed_instants, packed_longs, packed_text
 from keyedstate.types.contract.normalized_keys import is_text, whole_number_keys
 from keyedstate.types.contract.serializer import TypeSerializer
 
@@ -129,29 +129,14 @@ def drop_none(values: Sequence[T | None]) -> Sequence[T]:
     return [value for value in values if value is not None] if has_none(values) else values  # type: ignore[return-value]
 
 
-def require_types(values: Iterable[object], allowed: frozenset[type]) -> None:
+def require_types(values: Sequence[object], allowed: frozenset[type]) -> None:
     """Raise TypeError where a value's exact class is not among `allowed`.
 
-    For columns in which pyarrow would convert silently, for example a datetime to its date.
+    For columns in which pyarrow would convert silently, for example a datetime to its date.  Where it has to
+    find the type itself, it even ends the process for a `numpy.datetime64` beside a number.
     """
-    strangers = set(map(type, values)) - allowed
-    if strangers:
-        raise TypeError(f"unexpected types in a column: {strangers}")
-
-
-def inferred(values: Sequence[object], arrow_type: pa.DataType, accepted: Any) -> pa.Array:
-    """Convert values whose Arrow type pyarrow infers, then cast them safely.
-
-    With the type at hand pyarrow would truncate (1.5 becomes 1 in an integer column).  `accepted` takes the
-    inferred type and returns whether it may be cast to `arrow_type`.  TypeError and `pyarrow.ArrowInvalid`
-    escape.
-    """
-    array = pa.array(values, from_pandas=False)
-    if array.type == arrow_type:
-        return array
-    if not (accepted(array.type) or pa.types.is_null(array.type)):
-        raise TypeError(f"a column of {array.type} where {arrow_type} was expected")
-    return array.cast(arrow_type)
+    if not are_of(values, allowed):
+        raise TypeError(f"unexpected types in a column: {set(map(type, values)) - allowed}")
 
 
 def longs_column(values: Sequence[object], arrow_type: pa.DataType) -> pa.Array | None:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.arrow_columns import inferred, longs_column, plain_numbers, put_nones
+from keyedstate.types.contract.arrow_columns import longs_column, plain_numbers, put_nones, require_types
 from keyedstate.types.contract.serializer import Compatibility, SerializerSnapshot
 from keyedstate.types.scalars.scalar import ClassSerializer, SingletonSerializer, register_singleton
 
@@ -45,9 +45,6 @@ class BooleanSerializer(ClassSerializer[bool]):
 
     def deserialize(self, source: DataInputView) -> bool:
         return source.read_boolean()
-
-    def write_column(self, values: Sequence[bool | None]) -> pa.Array:
-        return pa.array(values, pa.bool_())
 
 
 class IntegerSerializer(SingletonSerializer[int]):
@@ -138,7 +135,7 @@ class IntegerSerializer(SingletonSerializer[int]):
 
     def write_column(self, values: Sequence[int | None]) -> pa.Array:
         made = longs_column(values, self.arrow_type) if self.fixed_code == "q" else None
-        return inferred(values, self.arrow_type, pa.types.is_signed_integer) if made is None else made
+        return super().write_column(values) if made is None else made
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name in self._narrower:
@@ -194,7 +191,8 @@ class Float32Serializer(_FloatSerializer):
         return rounded or 0.0
 
     def write_column(self, values: Sequence[float | None]) -> pa.Array:
-        wide = inferred(values, pa.float64(), pa.types.is_float64)
+        require_types(values, frozenset((float, type(None))))
+        wide = pa.array(values, pa.float64())
         narrow = wide.cast(pa.float32(), safe=False)
         overflow = np.isinf(plain_numbers(narrow)) & ~np.isinf(plain_numbers(wide))
         if overflow.any():
@@ -222,9 +220,6 @@ class Float64Serializer(_FloatSerializer, ClassSerializer[float]):
 
     def canonical(self, value: float) -> float:
         return (value or 0.0) if value == value else CANONICAL_NAN
-
-    def write_column(self, values: Sequence[float | None]) -> pa.Array:
-        return inferred(values, pa.float64(), pa.types.is_float64)
 
     def resolve_compatibility(self, old: SerializerSnapshot) -> Compatibility:
         if old.type_name == FLOAT32.type_name:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from keyedstate.memory.sorting.keys import NormalizedKeys
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.arrow_columns import inferred, require_types, text_column
+from keyedstate.types.contract.arrow_columns import require_types, text_column
 from keyedstate.types.contract.normalized_keys import (
     TEXT_KEY_BYTES,
     fixed_bytes_keys,
@@ -204,7 +204,7 @@ class StringSerializer(_TextSerializer[str]):
 
     def write_column(self, values: Sequence[str | None]) -> pa.Array:
         made = text_column(values, pa.string())
-        return inferred(values, pa.string(), pa.types.is_string) if made is None else made
+        return super().write_column(values) if made is None else made
 
 
 class BytesSerializer(_TextSerializer[bytes], ClassSerializer[bytes]):
@@ -247,9 +247,6 @@ class BytesSerializer(_TextSerializer[bytes], ClassSerializer[bytes]):
 
     def reads(self, arrow_type: pa.DataType) -> bool:
         return bool(pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type))
-
-    def write_column(self, values: Sequence[bytes | None]) -> pa.Array:
-        return inferred(values, pa.binary(), pa.types.is_binary)
 
 
 class UuidSerializer(ClassSerializer[uuid.UUID]):
