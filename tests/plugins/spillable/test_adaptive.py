@@ -12,15 +12,30 @@ from keyedstate_spillable.errors import MarkOrderError
 from keyedstate_spillable.policy import NOTHING, Action, Decision, MemorySample, Signals
 
 BUDGET = 1_000 * MIB
-POLICY = AdaptivePolicy(options(low_mark=0.75, high_mark=0.85))
+
+
+def new_policy() -> AdaptivePolicy:
+    return AdaptivePolicy(options(low_mark=0.75, high_mark=0.85))
+
+
+POLICY = new_policy()
 
 
 def decided(
-    used: int, *, on_disk: int = 0, share: float = 1.0, others: int = 0, budget: int = BUDGET, **sample: Any
+    used: int,
+    *,
+    on_disk: int = 0,
+    share: float = 1.0,
+    others: int = 0,
+    budget: int = BUDGET,
+    at_ms: int = 0,
+    policy: AdaptivePolicy | None = None,
+    **sample: Any,
 ) -> Decision:
     """Return the decision at a number of used MiB, which are entries but for the `others`."""
-    facts, entries = MemorySample(1, 0, used * MIB, **sample), (used - others) * MIB
-    return POLICY.decide(Signals(facts, budget, used * MIB, int(entries * share), entries, on_disk))
+    facts, entries = MemorySample(1, at_ms, used * MIB, **sample), (used - others) * MIB
+    signals = Signals(facts, budget, used * MIB, int(entries * share), entries, on_disk)
+    return (policy or new_policy()).decide(signals)
 
 
 def test_memory_between_the_marks_stays_as_it_is():
@@ -82,6 +97,14 @@ def test_below_the_load_mark_the_room_is_half_of_the_way_to_the_low_mark():
     assert decision.bytes == pytest.approx(225 * MIB)
     assert decided(400) == NOTHING
     assert decided(400, on_disk=10, growth=1000.0 * MIB) == NOTHING
+
+
+def test_nothing_is_loaded_within_ten_seconds_after_entries_were_spilled():
+    """What the rows of a chunk need for a moment causes a spill, and is free memory after it."""
+    policy = new_policy()
+    assert decided(900, policy=policy, at_ms=1_000).action is Action.SPILL
+    assert decided(400, on_disk=10, policy=policy, at_ms=10_900) == NOTHING
+    assert decided(400, on_disk=10, policy=policy, at_ms=11_000).action is Action.LOAD
 
 
 def test_key_groups_in_equal_demand_give_their_coldest_entries():

@@ -213,22 +213,26 @@ def test_a_rate_halves_while_nothing_is_requested():
     assert after == pytest.approx(before / 2)
 
 
-def test_a_long_move_is_done_in_slices_between_chunks():
+@pytest.mark.parametrize("action", [Action.SPILL, Action.LOAD])
+def test_a_long_move_is_done_in_slices_between_chunks(action: Action):
     world = World(ms_per_call=1)
-    table = world.table("counts", {0: 100_000}, entry_bytes=512)
-    policy = Scripted(SPILL, moves=[Move("counts", 0, 50_000 * 512.0)])
+    table = world.table("counts", {0: 100_000, 1: 1}, entry_bytes=512)
+    if action is Action.LOAD:
+        table.spill(0, 100_000)
+    of = table.disk if action is Action.SPILL else table.memory
+    policy = Scripted(Decision(action, 1.0), moves=[Move("counts", 0, 50_000 * 512.0)])
     policy.slice_ms = 10
     with world.running(policy) as step:
         manager = step(10_000)
-        first = table.disk[0]
+        first = of[0]
         assert first == 10 * 512
-        while table.disk[0] < 50_000:
-            before = table.disk[0], world.clock.now
+        while of[0] < 50_000:
+            before = of[0], world.clock.now
             manager.balance(world.tables, world.cancel)
-            assert table.disk[0] > before[0]
+            assert of[0] > before[0]
             assert world.clock.now - before[1] <= 10
         manager.balance(world.tables, world.cancel)
-    assert table.disk[0] == 50_000
+    assert of[0] == 50_000
 
 
 def test_large_entries_move_in_steps_of_few():

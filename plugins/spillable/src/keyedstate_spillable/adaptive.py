@@ -35,6 +35,9 @@ _PRESSURE = 10.0
 _COLLECTING = 0.2
 #: Key groups are spilled whole where their bytes are in this much less demand than the average byte.
 _COLD = 0.25
+#: Milliseconds without spilling after which key groups are loaded: what the rows of a chunk, or a merge of
+#: the database, need for a moment is no free memory.
+_REST_MS = 10_000
 #: Bytes that an entry costs on its way back apart from its own.
 _FETCH_BYTES = 256
 
@@ -58,9 +61,20 @@ class AdaptivePolicy(SpillPolicy):
         if not self._load < self._low < self._high:
             raise MarkOrderError(marks, values)
         self._weights = Weights.of(options)
+        #: The time of the sample by which entries were spilled last.
+        self._spilled_ms: int | None = None
 
     def decide(self, signals: Signals) -> Decision:
-        """Spill above the high mark, now or by the next check, to the low one; load below the load mark."""
+        """Spill above the high mark, now or by the next check, to the low one; load below the load mark.
+
+        Nothing is loaded within ten seconds after it has spilled.
+        """
+        decision = self._decide(signals)
+        if decision.action is Action.SPILL:
+            self._spilled_ms = signals.sample.time_ms
+        return decision
+
+    def _decide(self, signals: Signals) -> Decision:
         used, sample = signals.used, signals.sample
         low, high, load = map(signals.mark, (self._low, self._high, self._load))
         if signals.excess > 0:
@@ -74,7 +88,8 @@ class AdaptivePolicy(SpillPolicy):
         if used > low and (sample.pressure > _PRESSURE or sample.collecting > _COLLECTING):
             reason = "pressure" if sample.pressure > _PRESSURE else "collector"
             return Decision(Action.SPILL, (used - low) * signals.share, reason)
-        if projected < load and signals.on_disk:
+        rested = self._spilled_ms is None or sample.time_ms - self._spilled_ms >= _REST_MS
+        if projected < load and signals.on_disk and rested:
             # Half way to the low mark: loading does not lead to spilling.
             return Decision(Action.LOAD, (low + load) / 2 - projected, "load-mark")
         return NOTHING

@@ -309,12 +309,12 @@ class TieredSpillManager(SpillManager):
     # -- moving ---------------------------------------------------------------------------------------------
 
     def _move(self, least_bytes: float) -> None:
-        """Move entries for a slice of time, but at least so many bytes."""
-        began, enough_bytes = self._clock(), self._own_bytes - least_bytes
+        """Move entries for a slice of time, but spill at least so many bytes."""
+        began, before = self._clock(), self._own_bytes
         try:
             for _ in self._steps():
                 late = self._slice_ms is not None and self._clock() - began >= self._slice_ms
-                if late and self._own_bytes <= enough_bytes:
+                if late and (self._action is Action.LOAD or before - self._own_bytes >= least_bytes):
                     break
         except (KeyedStateError, OSError) as error:
             if self._action is Action.LOAD:
