@@ -73,6 +73,35 @@ def test_values_are_of_the_same_types(compiled, values, kinds):
     assert compiled.are_of(values, kinds) is compiled.are_of(tuple(values), kinds) is expected
 
 
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2), st.text(max_size=3) | st.text("ab", max_size=3) | SCALARS)),
+    length=st.integers(120, 130),
+    end=st.binary(max_size=2),
+)
+def test_short_strings_become_the_same_rows(compiled, rows, length, end):
+    prefixes = [b"", b"\x00\xff", b"a"]
+    for some in (
+        rows,
+        [*rows, (1, "a" * length)],
+        [each for each in rows if isinstance(each[1], str) and each[1].isascii()],
+    ):
+        numbers, texts = [number for number, _ in some], [text for _, text in some]
+        made = compiled.short_texts(prefixes, numbers, texts, end)
+        assert made == plain.short_texts(prefixes, numbers, texts, end)
+        if made is not None:
+            assert made == [prefixes[number] + types.STRING.to_bytes(text) + end for number, text in some]
+
+
+@pytest.mark.parametrize("form", [row_path.compiled, plain], ids=["compiled", "plain"])
+def test_rows_of_short_strings_need_a_number_and_a_prefix_each(form):
+    if form is None:
+        pytest.skip("not compiled")
+    assert form.short_texts([b"a"], [], [], b"") == []
+    for numbers, error in (([0], ValueError), ([0, 1], IndexError)):
+        with pytest.raises(error):
+            form.short_texts([b"a"], numbers, ["x", "y"], b"")
+
+
 @given(values=st.lists(INTEGERS) | st.lists(SCALARS))
 def test_integers_have_the_same_bytes(compiled, values):
     assert compiled.packed_longs(values) == plain.packed_longs(values)

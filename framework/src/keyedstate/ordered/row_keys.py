@@ -19,11 +19,11 @@ from keyedstate.backend.timers import holds_timers
 from keyedstate.errors import CorruptDataError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.memory import DataInputView
+from keyedstate.row_path import short_texts
 from keyedstate.types import STRING, VOID_NAMESPACE
 from keyedstate.types.collections.nullable import NullableSerializer
 from keyedstate.types.collections.tuples import TupleSerializer
 from keyedstate.types.scalars.namespaces import VoidSerializer
-from keyedstate.types.scalars.text import SHORT_HEADS, are_short
 
 #: Up to so many key groups take one byte (Flink's ``CompositeKeySerializationUtils``).
 _ONE_BYTE_GROUPS = 128
@@ -42,13 +42,12 @@ class RowLayout:
         self._namespace = meta.namespace_serializer
         self._width = 1 if max_parallelism <= _ONE_BYTE_GROUPS else 2
         self._groups = [group.to_bytes(self._width, "big") for group in range(max_parallelism)]
-        #: For keys that are strings: what rows of each key group begin with, each byte as a character.
-        self._text_groups: list[str] = []
+        #: For keys that are strings: what rows of each key group begin with.
+        self._text_groups: list[bytes] = []
         key = meta.key_serializer
         bare = key.inner_serializer if isinstance(key, NullableSerializer) else key
         if bare is STRING:
-            flag = "" if bare is key else "\0"
-            self._text_groups = [group.decode("latin-1") + flag for group in self._groups]
+            self._text_groups = [group + (b"" if bare is key else b"\0") for group in self._groups]
         self._key_to_bytes = meta.key_serializer.to_bytes
         #: The namespace of the last call, and its bytes: most states have only one.
         self._last: Any = self
@@ -72,16 +71,10 @@ class RowLayout:
     def addresses(self, key_groups: list[int], keys: list[Any], namespace: Any) -> list[bytes]:
         """Return the keys of the rows of several addresses in one namespace."""
         end, groups = self._namespace.to_bytes(namespace), self._groups
-        if self._text_groups and _are_short_texts(keys):
-            texts, heads, tail = self._text_groups, SHORT_HEADS, end.decode("latin-1")
-            # Joining text takes a third of the time of joining bytes; each character is a byte.
-            rows = [
-                f"{texts[group]}{heads[len(key)]}{key}{tail}"
-                for group, key in zip(key_groups, keys, strict=True)
-            ]
-            if self._width == 1 and tail.isascii():
-                return list(map(str.encode, rows))
-            return [row.encode("latin-1") for row in rows]
+        if self._text_groups:
+            rows = short_texts(self._text_groups, key_groups, keys, end)
+            if rows is not None:
+                return rows
         made = self._key.to_bytes_many(keys)
         return [groups[group] + key + end for group, key in zip(key_groups, made, strict=True)]
 
@@ -115,14 +108,6 @@ class RowLayout:
             if end != len(row):
                 raise CorruptDataError(f"{len(row) - end} bytes follow the address in the key of a row", end)
         return [key for key, _, _ in parsed], [namespace for _, namespace, _ in parsed]
-
-
-def _are_short_texts(keys: list[Any]) -> bool:
-    """Return whether all keys are strings with a short head."""
-    try:
-        return are_short(keys)
-    except TypeError:
-        return False
 
 
 class TimeLayout(RowLayout):

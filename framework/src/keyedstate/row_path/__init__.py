@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyedstate.row_path import plain
 
 #: That of `compiled.pyx`.
-_REVISION = 6
+_REVISION = 7
 
 
 def _compiled() -> Any:
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         packed_longs,
         packed_text,
         repeated,
+        short_texts,
         tuples_of,
         with_cached_access,
     )
@@ -60,6 +61,7 @@ else:
     packed_longs = _form.packed_longs
     packed_text = _form.packed_text
     repeated = _form.repeated
+    short_texts = _form.short_texts
     tuples_of = _form.tuples_of
     with_cached_access = _form.with_cached_access
 
@@ -75,6 +77,7 @@ __all__ = [
     "packed_longs",
     "packed_text",
     "repeated",
+    "short_texts",
     "tuples_of",
     "with_cached_access",
 ]

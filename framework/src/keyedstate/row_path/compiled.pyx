@@ -48,7 +48,7 @@ cdef extern from *:
     Py_ssize_t keyedstate_offset(object member)
 
 #: Raised with every change of what the callers need: `keyedstate.row_path` has the same number.
-REVISION = 6
+REVISION = 7
 
 
 # -- hashes of keys ------------------------------------------------------------------------------------------
@@ -178,6 +178,36 @@ def packed_text(given):
         memcpy(place, text, size)
         place += size
     return offsets, data
+
+
+def short_texts(list prefixes, list numbers, list texts, bytes end):
+    cdef Py_ssize_t count = PyList_GET_SIZE(texts), index, number, size, before, after = len(end)
+    cdef const char* text
+    cdef const char* tail = PyBytes_AS_STRING(end)
+    cdef char* place
+    if PyList_GET_SIZE(numbers) != count:
+        raise ValueError(f"{len(numbers)} numbers and {count} texts; give one of each")
+    cdef list made = []
+    for index in range(count):
+        value = <object>PyList_GET_ITEM(texts, index)
+        if not PyUnicode_CheckExact(value) or not PyUnicode_IS_ASCII(value):
+            return None
+        text = PyUnicode_AsUTF8AndSize(value, &size)
+        if size >= 0x7F:
+            return None
+        number = <Py_ssize_t><object>PyList_GET_ITEM(numbers, index)
+        if number < 0 or number >= PyList_GET_SIZE(prefixes):
+            raise IndexError(f"there is no prefix {number}")
+        prefix = <bytes?><object>PyList_GET_ITEM(prefixes, number)
+        before = len(<bytes>prefix)
+        row = PyBytes_FromStringAndSize(NULL, before + 1 + size + after)
+        place = PyBytes_AS_STRING(row)
+        memcpy(place, PyBytes_AS_STRING(prefix), before)
+        place[before] = <char>(size + 1)
+        memcpy(place + before + 1, text, size)
+        memcpy(place + before + 1 + size, tail, after)
+        made.append(row)
+    return made
 
 
 # -- columns to rows -----------------------------------------------------------------------------------------

@@ -34,8 +34,6 @@ T = TypeVar("T")
 _UTF16 = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
 #: The first byte of a string by its length, where the length takes one byte.
 SHORT_STRING_HEADS = [bytes((length + 1,)) for length in range(0x7F)]
-#: The same as text with a character per byte, to build the bytes of many strings at once.
-SHORT_HEADS = [head.decode("latin-1") for head in SHORT_STRING_HEADS]
 #: A UTF-16 unit of 16 bits takes up to three groups of seven bits.
 _UNIT_BYTES = 3
 _UUID_BYTES = 16
@@ -109,8 +107,8 @@ def read_string(source: DataInputView) -> str | None:
 
 
 def are_short(values: Collection[str]) -> bool:
-    """Return whether the bytes of each string are one of `SHORT_HEADS` and its characters."""
-    return max(map(len, values), default=0) < len(SHORT_HEADS) and "".join(values).isascii()
+    """Return whether the bytes of each string are one of `SHORT_STRING_HEADS` and its characters."""
+    return max(map(len, values), default=0) < len(SHORT_STRING_HEADS) and "".join(values).isascii()
 
 
 class _TextSerializer(SingletonSerializer[T], Generic[T]):
