@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Finds a Java that Spark can run on and prints its home; where there is none, installs one if it may (root, apt-get) and
-# says what to install otherwise.
+# Finds a Java that Spark can run on and prints its home. If no such Java exists, it installs one, if it may (root, apt-get),
+# or says what to install.
 #
 # Wanted: version 17 or newer with the module jdk.incubator.vector, which Spark 4 passes to the JVM by name. Every full
 # JRE or JDK package has the module; a runtime cut down by jlink may not.

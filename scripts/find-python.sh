@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Finds a Python that keyedstate can be set up with and prints its path; where there is none, installs what is missing if
-# it may (root, apt-get) and says what to install otherwise.
+# Finds a Python that keyedstate can be set up with and prints its path. If no such Python exists, it installs what is
+# missing, if it may (root, apt-get), or says what to install.
 #
 # PYTHON=/path/to/python makes the choice by hand. A name on PATH proves nothing (a pyenv shim exists for versions that
 # are not active and fails when it is run), so every candidate is run before it is believed.

@@ -282,7 +282,7 @@ def module_graph(source: Path) -> dict[str, set[str]]:
 
 
 def circle(graph: dict[str, set[str]]) -> tuple[str, ...]:
-    """Return the modules of an import circle, in order; empty where there is none."""
+    """Return the modules of an import circle, in order; empty if no circle exists."""
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

@@ -64,7 +64,7 @@ class Both:
     ) -> dict[int, Batch]:
         """Return the rows of each epoch, which are the same under both, after a query has run several times.
 
-        In event time the watermark is 10 seconds behind, unless there is none.
+        In event time the watermark is 10 seconds behind, unless the rows have no event time.
         """
 
         def built(frame: DataFrame) -> DataFrame:

@@ -169,7 +169,7 @@ def half_up(values):
 
 
 def of(column, function):
-    """Compute from the values of a column; None where there is none."""
+    """Compute from the values of a column; None if there are no values."""
     return lambda rows: function(present(rows[column])) if present(rows[column]) else None
 
 
@@ -609,7 +609,7 @@ def test_without_the_library_of_sketches_the_error_says_what_to_install(monkeypa
 @pytest.mark.parametrize(
     ("aggregates", "message"),
     [
-        ({}, "there is none; name at least one"),
+        ({}, "it names no aggregate; give at least one"),
         ({"key": count()}, "'key' cannot be computed: a key column has the same name"),
         ({"n": 5}, "'n' cannot be computed: it is 5; give one of"),
         ({"n": count}, "give one of keyedstate.aggregates"),

@@ -242,7 +242,7 @@ def test_columns_that_cannot_be_added_are_refused():
         keyed.running(v=count())
     with pytest.raises(InvalidAggregateError, match="no column 'w'"):
         keyed.running(n=count("w"))
-    with pytest.raises(InvalidAggregateError, match="there is none"):
+    with pytest.raises(InvalidAggregateError, match="it names no aggregate"):
         keyed.running()
     with pytest.raises(RowKindError, match=r"running\(\) takes no row back"):
         local.keyed(rows, "k", row_kind="kind").running(n=count())

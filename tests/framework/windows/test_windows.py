@@ -283,7 +283,7 @@ def test_declared_aggregates_come_out_of_every_kind_of_window(harness: Make) -> 
             "Give an instance of a ProcessWindowFunction",
         ),
         (lambda: windowed(Tumbling.of(1)).reduce(3), r"reduce\(\) cannot be used"),
-        (lambda: windowed(Tumbling.of(1)).aggregate(), "there is none"),
+        (lambda: windowed(Tumbling.of(1)).aggregate(), "it names no aggregate"),
         (lambda: windowed(Tumbling.of(1)).aggregate(n=5), "it is 5"),
         (lambda: windowed(Tumbling.of(1)).aggregate({"n": count()}, n=count()), "given twice"),
     ],

@@ -34,7 +34,7 @@ class Recorder:
         self.fired.append(tuple(timer))  # type: ignore[arg-type]
 
     def on_processing_time(self, timer: Timer) -> None:
-        raise AssertionError("there is none")
+        raise AssertionError("no such timer exists")
 
 
 class TimerJob(Job):

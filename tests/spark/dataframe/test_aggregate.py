@@ -111,7 +111,7 @@ def test_a_batch_frame_has_whole_rows_conditions_and_distinct_counts(spark, one_
         ({"n": sum_("k")}, r"sum\(k\) needs numbers"),
         ({"K": count()}, r"'K' cannot be computed: a key column is named 'k' already"),
         ({"n": count(), "N": count()}, r"'N' cannot be computed: an aggregate is named 'n' already"),
-        ({}, "there is none"),
+        ({}, "it names no aggregate"),
         ({"n": 3}, "give one of keyedstate.aggregates"),
     ],
 )

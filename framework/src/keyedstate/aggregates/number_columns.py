@@ -164,7 +164,7 @@ def subtracted(column: Column, taken: Column) -> Column:
 
 
 def largest(values: Numbers) -> int:
-    """Return the largest absolute value of whole numbers; 0 where there is none."""
+    """Return the largest absolute value of whole numbers; 0 for no numbers."""
     return max(abs(int(values.min())), abs(int(values.max()))) if len(values) else 0
 
 

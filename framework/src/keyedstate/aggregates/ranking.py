@@ -146,7 +146,7 @@ class BestRow(BoundAggregate):
         self._value_places = [names.index(column) for column in self._values]
 
     def picked(self, columns: Sequence[pa.Array], rows: GroupedRows) -> Integers:
-        """Return the best row of each key, -1 where there is none."""
+        """Return the best row of each key, -1 for a key without one."""
         order, valid = order_of([columns[place] for place in self._places])
         if self._ignore_nulls:
             of_value = columns[self._value_places[0]].is_valid().to_numpy(zero_copy_only=False)
@@ -169,7 +169,7 @@ class BestRow(BoundAggregate):
         return list(map(column_of, _taken(columns, picked)))
 
     def wins(self, stored: list[Part], new: list[Part]) -> list[bool]:
-        """Return which new rows are better than the stored ones, or come where there is none."""
+        """Return which new rows are better than the stored ones; one without a stored row is better, too."""
         key, first_part = self._key, self._places[0]
         olds, news = (self._of_order(parts) for parts in (stored, new))
         there = zip(stored[first_part], new[first_part], strict=True)

@@ -150,7 +150,7 @@ class StateTable(ABC, Generic[K, N, V]):
         """Remove the entry if there is one."""
 
     def remove_and_get_old(self, key_group: int, key: K, namespace: N) -> V | None:
-        """Remove the entry and return its value, or None where there was none."""
+        """Remove the entry and return its value, or None if no entry existed."""
         old = self.get(key_group, key, namespace)
         self.remove(key_group, key, namespace)
         return old

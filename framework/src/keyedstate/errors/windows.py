@@ -6,7 +6,7 @@ from keyedstate.errors.base import KeyedStateError
 
 
 class AggregateError(KeyedStateError):
-    """Base class of errors about aggregates; ``name`` is the output column, None where there is none yet."""
+    """Base class of errors about aggregates; ``name`` is the output column, None before it has one."""
 
     name: str | None
 

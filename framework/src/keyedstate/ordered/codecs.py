@@ -228,7 +228,7 @@ def _encoded(serializer: TypeSerializer[Any], values: list[Any]) -> list[bytes]:
 
 
 def _decoded(serializer: TypeSerializer[Any], data: Sequence[bytes | None]) -> list[Any]:
-    """Return the values of the bytes of several, None where there are none."""
+    """Return the values of the bytes of several, None for one without bytes."""
     if all(data):
         return serializer.from_bytes_many(data)  # type: ignore[arg-type] # there is no None
     found = iter(serializer.from_bytes_many([one for one in data if one]))

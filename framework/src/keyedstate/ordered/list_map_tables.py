@@ -290,7 +290,7 @@ class MapTable(_GroupedTable[K, N, MapCodec]):
         self.cache_again(address, found if found else ABSENT_ENTRY, new)
 
     def delete_entry(self, address: bytes, key: Any) -> None:
-        """Remove the entry under a map key; raises `KeyError` where there is none."""
+        """Remove the entry under a map key; raises `KeyError` if none exists."""
         row, tracked = self.codec.row(address, key), self.tracked
         if self.buffer.get(row) is None:
             raise KeyError(key)

@@ -44,7 +44,7 @@ class EntrySizes:
         self._turn = 0
 
     def measure(self, maps: Sequence[Any], *, compiled: bool) -> float:
-        """Return the average bytes of an entry in memory; 0 where there is none.
+        """Return the average bytes of an entry in memory; 0 if none is in memory.
 
         The first call measures as many entries as the average has, each further one a few: it is called for
         each sample of the process's memory.

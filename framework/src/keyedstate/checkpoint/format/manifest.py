@@ -56,7 +56,7 @@ class TaskIdentity:
 class StateOrigin(enum.Enum):
     """The origin of the state that an attempt began with."""
 
-    #: Or there was none.
+    #: Or no state existed.
     FILES = "files"
     #: A process that had kept it since the epoch before.
     HOST = "host"

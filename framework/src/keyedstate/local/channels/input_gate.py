@@ -1,7 +1,7 @@
 """The input of a task: the queues of its channels, and the order in which it processes their elements.
 
 An input gate has neither threads nor a clock.  The task puts elements into it as they arrive and takes
-actions out of it until there are none::
+actions out of it until no more are due::
 
     while not gate.ended:
         channel, element = ...  # of a channel that has room, at the latest until gate.deadline_ms

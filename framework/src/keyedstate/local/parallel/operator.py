@@ -143,7 +143,7 @@ class ParallelOperator:
         self.inputs.count_turn()
         for feed in self._feeds():
             if feed.waits or feed in self._passed:
-                # That it has no rows does not mean that there are none.
+                # It has no rows in this process, but may have some in another one.
                 self.inputs.time.paused(feed.number, feed.name)
 
     def send_watermark(self) -> None:

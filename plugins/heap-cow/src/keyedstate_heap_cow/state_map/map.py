@@ -131,7 +131,7 @@ class CopyOnWriteStateMap(HashTable):
         return self._remove(h, key, namespace) is not None
 
     def remove_and_get_old(self, key, namespace):
-        """Remove the entry and return its value, or None where there was none."""
+        """Remove the entry and return its value, or None if no entry existed."""
         h: cython.ulonglong = self._hash(key, namespace)
         p: Ref
         if self._next is not None:
