@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from keyedstate import types
 from keyedstate.errors import UserFunctionError
-from keyedstate.joins import ProcessJoinFunction, interval_join, join
+from keyedstate.joins import IntervalJoinFunction, ProcessJoinFunction, interval_join, join
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.options import Configuration
+from keyedstate.ordered import WriteBuffer
 from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime.functions.connected_inputs import ConnectedInput, ConnectedInputs, struct_column
 from keyedstate.runtime.grouping import key_serializer_for
@@ -53,14 +54,15 @@ def _type_of(column):
 class Job:
     """A join that runs as in a task, in its first epoch."""
 
-    def __init__(self, backend_name, function):
-        config = Configuration({"backend": backend_name})
+    def __init__(self, backend_name, function, *, options=None, **settings):
+        config = Configuration({"backend": backend_name, **(options or {})})
         registry = PluginRegistry(config)
         plugin = registry.choose()
         self.backend = KeyedStateBackend.open(
             ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
             KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 0), 1),
             event_time=True,
+            **settings,
         )
         self.function = function.for_inputs(INPUTS)
         columns = self.function.output_columns(INPUTS, lambda name: name)
@@ -175,6 +177,34 @@ def compare(together, alone, epochs):
     assert Counter(together.at_the_end()) == Counter(alone.at_the_end())
     together.close()
     alone.close()
+
+
+def test_a_timer_of_an_interval_join_scans_its_key_once(monkeypatch):
+    uncached = {"rocksdb.memory-object-ratio": 0}
+    job = Job("rocksdb", interval_join(-20, 20).join(), options=uncached, track_changes=True)
+    job.backend.begin_epoch(1)
+    job.run(batch_of([(side, "a", number, at(200 + number)) for number in range(50) for side in (0, 1)]))
+    job.backend.begin_epoch(2)
+    job.backend.begin_epoch(3)
+    job.backend.forget_changes(2)
+    calls = Counter()
+    for owner, name in ((WriteBuffer, "scan"), (IntervalJoinFunction, "on_event_time")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name), calls))
+    job.advance_watermark(250)
+    assert 0 < calls["on_event_time"] == calls["scan"]
+    job.advance_watermark(1_000)
+    assert calls["on_event_time"] == calls["scan"]
+    monkeypatch.undo()
+    assert not any(job.stored().values())
+    job.close()
+
+
+def counted(method, calls):
+    def called(*arguments):
+        calls[method.__name__] += 1
+        return method(*arguments)
+
+    return called
 
 
 def test_a_run_with_many_matches_comes_out_in_several_batches(backend_name):

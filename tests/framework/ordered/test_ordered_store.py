@@ -157,6 +157,23 @@ def test_a_map_is_read_and_written_map_key_by_map_key() -> None:
     assert (entries == {**{f"entry-{n}": n for n in range(1_000)}, "entry-7": 77}) is True
 
 
+@pytest.mark.parametrize("others", [None, True])
+def test_several_map_keys_are_removed_with_one_look_at_the_rest(others: bool | None) -> None:
+    table, space = table_of(StateKind.MAP, types.map_of(types.INT64, types.INT64))
+    table.begin_epoch(1)
+    table.put(0, "a", VOID, {number: number for number in range(100)})
+    space.reads, space.batches = 0, []
+    entries = table.get_for_update(0, "a", VOID)
+    entries.remove_all(list(range(90)) + ([] if others else [500]), others=others)
+    # Which of the map keys exist, and whether there are others.
+    assert space.reads == (0 if others else 2)
+    assert len(space.batches) <= 1
+    assert entries.copy() == {number: number for number in range(90, 100)}
+    entries.remove_all(list(range(90, 100)), others=others and False)
+    assert not table.contains(0, "a", VOID) and len(table) == 0
+    assert entries.copy() == {}
+
+
 def test_an_error_while_a_map_is_cleared_is_not_swallowed() -> None:
     """SNAP-04."""
     table, space = table_of(StateKind.MAP, types.map_of(types.STRING, types.INT64))

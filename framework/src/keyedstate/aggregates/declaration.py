@@ -259,7 +259,9 @@ def all_aggregates(
         )
     chosen = {**given, **(named or {})}
     if not chosen:
-        raise InvalidAggregateError(None, "it names no aggregate; give at least one, as in aggregate(n=count())")
+        raise InvalidAggregateError(
+            None, "it names no aggregate; give at least one, as in aggregate(n=count())"
+        )
     for name, aggregate in chosen.items():
         if not name:
             raise InvalidAggregateError(None, f"an output column is named {name!r}; give it a name")

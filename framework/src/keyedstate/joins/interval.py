@@ -305,7 +305,9 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
                 over.append(time)
             else:
                 next_end = min(end, next_end)
-        buffer.remove_all(over)
+        if over:
+            # All times were read, so no look-up is needed.
+            buffer._drop(over, others=next_end < END_OF_TIME)
         if next_end < END_OF_TIME:
             # The interval may have been another one when the timers of these rows were registered.
             self._clean_up_at(side, next_end)

@@ -198,9 +198,9 @@ class MapCodec(_GroupedCodec):
         """Return the timestamp of a row."""
         return DataInputView(data).read_long()
 
-    def key_of(self, suffix: bytes) -> Any:
-        """Return the map key of a row's key without the address."""
-        return self._key.from_bytes(suffix)
+    def keys_of(self, suffixes: Sequence[bytes]) -> list[Any]:
+        """Return the map keys of rows' keys without the address."""
+        return list(self._key.from_bytes_many(suffixes))
 
     def rows(self, address: bytes, value: Any) -> Rows:
         if self.timed:

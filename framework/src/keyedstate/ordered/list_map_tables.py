@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from itertools import compress
 from operator import gt
 from typing import Any, Generic, TypeVar
 
@@ -289,20 +290,32 @@ class MapTable(_GroupedTable[K, N, MapCodec]):
                 found.stamps.update(new.stamps)
         self.cache_again(address, found if found else ABSENT_ENTRY, new)
 
-    def delete_entry(self, address: bytes, key: Any) -> None:
-        """Remove the entry under a map key; raises `KeyError` if none exists."""
-        row, tracked = self.codec.row(address, key), self.tracked
-        if self.buffer.get(row) is None:
-            raise KeyError(key)
-        if tracked.running is not None:
-            # While the row exists: this may look up whether the map existed when the epoch began.
-            tracked.note(address, True)
+    def delete_entries(self, address: bytes, keys: Sequence[Any], *, others: bool | None = None) -> bool:
+        """Remove the entries under those of several map keys that exist, and return whether any did.
+
+        `others` is whether the map has other keys, and says that all of these exist; None looks up both.
+        """
+        tracked, buffer, row_of = self.tracked, self.buffer, self.codec.row
+        rows = [row_of(address, key) for key in keys]
+        if others is None:
+            stored = [buffer.get(rows[0])] if len(rows) == 1 else buffer.get_many(rows)
+            if None in stored:
+                exist = [data is not None for data in stored]
+                rows, keys = list(compress(rows, exist)), list(compress(keys, exist))
+                if not rows:
+                    return False
+        tracked.note_existing(address)
         found = self.uncached(address)
-        self.buffer.put(row, None, address)
+        for row in rows:
+            buffer.put(row, None, address)
         if found is not None:
-            del found[key]
+            for key in keys:
+                del found[key]
             self.cache_again(address, found if found else ABSENT_ENTRY, ABSENT_ENTRY)
-        tracked.note(address, tracked.running is None or self._exists(address))
+        if others is None:
+            others = tracked.running is None or self._exists(address)
+        tracked.note(address, others)
+        return True
 
 
 class StoredMap(MutableMapping[Any, Any]):
@@ -328,11 +341,6 @@ class StoredMap(MutableMapping[Any, Any]):
             return ABSENT_ENTRY
         return self._table.copy_value(whole[key])
 
-    def _rows(self) -> Iterator[tuple[Any, bytes]]:
-        skipped, key_of = len(self._address), self._codec.key_of
-        for row, data in self._table.buffer.scan(self._address):
-            yield key_of(row[skipped:]), data
-
     def get(self, key: Any, default: Any = None) -> Any:
         """Return the value under a map key."""
         found = self._find(key)
@@ -355,10 +363,19 @@ class StoredMap(MutableMapping[Any, Any]):
         self._table.write_entries(self._address, entries, self._codec.rows(self._address, entries))
 
     def __delitem__(self, key: Any) -> None:
-        self._table.delete_entry(self._address, key)
+        if not self._table.delete_entries(self._address, (key,)):
+            raise KeyError(key)
+
+    def remove_all(self, keys: Sequence[Any], *, others: bool | None = None) -> None:
+        """Remove those of several map keys that exist; `others` as in `MapTable.delete_entries`."""
+        self._table.delete_entries(self._address, list(dict.fromkeys(keys)), others=others)
 
     def __iter__(self) -> Iterator[Any]:
-        return (key for key, _ in self._rows())
+        whole = self._table.cached(self._address)
+        if whole is not None:
+            return iter(() if whole is ABSENT_ENTRY else list(whole))
+        skipped = len(self._address)
+        return iter(self._codec.keys_of([row[skipped:] for row, _ in self._table.buffer.scan(self._address)]))
 
     def items(self) -> Any:
         """Return the entries, all read now."""

@@ -130,6 +130,11 @@ class TrackedRows(TrackedAddresses[bytes]):
             self.count += 1 if present else -1
         return before
 
+    def note_existing(self, address: bytes) -> None:
+        """Note, before the change, an address that has an entry, which need not be looked up."""
+        if self.running is not None:
+            self.running.setdefault(address, _EXISTED | PRESENT)
+
     def note_many(self, addresses: Sequence[bytes], present: bool) -> None:
         """Note several addresses, looked up at once."""
         running = self.running

@@ -116,18 +116,24 @@ class MapStateAccessor(MapKeyChecks[K], StateAccessor, Generic[K, V]):
         """Remove those of several map keys that exist; all of them or, on an error, none."""
         self._drop(self._map_keys(keys))
 
-    def _drop(self, keys: list[K]) -> None:
+    def _drop(self, keys: list[K], *, others: bool | None = None) -> None:
+        """Remove map keys that may exist; all do if it is known whether the map has `others`."""
         context = self._context
-        entries = self._table.get_for_update(context.key_group, context.key, self._namespace)
+        entries: Any = self._table.get_for_update(context.key_group, context.key, self._namespace)
         if entries is None:
             return
+        if len(keys) > 1 or others is not None:
+            remove_all = getattr(entries, "remove_all", None)
+            if remove_all is not None:
+                remove_all(keys, others=others)
+                keys = []
         for key in keys:
             # A stored map would read the value to return it from `pop`.
             try:
                 del entries[key]
             except KeyError:
                 continue
-        if not entries:
+        if others is False or (others is None and not entries):
             self.clear()
 
     def size(self) -> int:
@@ -263,7 +269,9 @@ class MapStateAccessor(MapKeyChecks[K], StateAccessor, Generic[K, V]):
     def _readable(self) -> dict[K, V | None]:
         """Return the entries, which must not be changed."""
         context = self._context
-        return self._table.get(context.key_group, context.key, self._namespace) or {}
+        found = self._table.get(context.key_group, context.key, self._namespace)
+        # Not `found or {}`: a stored map would look up whether it is empty.
+        return {} if found is None else found
 
     def _map_keys(self, keys: Iterable[K]) -> list[K]:
         """Return several map keys as they are stored, or refuse them."""
