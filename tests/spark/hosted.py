@@ -278,7 +278,7 @@ class HostedJob:
             try:
                 batch = next(run)
             except StopIteration as end:
-                return out, Acknowledgement(*end.value)
+                return out, end.value
             out += [tuple(row.values()) for row in batch.to_pylist()]
 
     def epoch(self, epoch: int, keys: Iterable[str] = ()) -> list[tuple[Any, ...]]:

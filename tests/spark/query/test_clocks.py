@@ -95,7 +95,7 @@ class Clocks:
         beginning = EpochStart.of(self.job.plan, self.job.plan.location, identity)
         with contextlib.closing(Partition(self.job.plan, beginning)) as one:
             batches = list(one.run(beginning, (), iter([self.job.batch(keys, partition)])))
-            acknowledgement = Acknowledgement(identity, one.finish(beginning))
+            acknowledgement = one.finish(beginning)
         return [tuple(row.values()) for batch in batches for row in batch.to_pylist()], acknowledgement
 
     @property

@@ -18,7 +18,9 @@ import pyarrow as pa
 
 from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.delta import read_changes
+from keyedstate.checkpoint.format.json_converter import to_json
 from keyedstate.checkpoint.format.manifest import AttemptManifest, HostAddress, StateOrigin, latest_inputs
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.checkpoint.protocol.owner import write_attempt
@@ -235,8 +237,8 @@ class Partition:
         task_executor: str | None = None,
         positions: Mapping[str, Any] | None = None,
         in_flight: Sequence[pa.RecordBatch] = (),
-    ) -> str:
-        """Write the state after the epoch and the attempt's manifest, and return the path of the manifest.
+    ) -> Acknowledgement:
+        """Write the state after the epoch and the attempt's manifest, and return what the driver gets.
 
         Rows `in_flight` are written too: they come before the positions, and are not in the state yet. Raises
         `CheckpointError`, `StateMigrationError` and `TooManyFailedSnapshotsError` as `EpochWriter.end`.
@@ -271,7 +273,7 @@ class Partition:
         else:
             path = write_attempt(start.folder, manifest, shared)
         self._written = manifest
-        return path
+        return Acknowledgement(start.identity, path, to_json(manifest))
 
     def close(self) -> None:
         """Close the function and release the state, even if the function's `close` raises UserFunctionError.

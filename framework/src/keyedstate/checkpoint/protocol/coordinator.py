@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from keyedstate.checkpoint.format.json_converter import from_json
 from keyedstate.checkpoint.format.manifest import (
     AttemptManifest,
     CheckpointMetadata,
@@ -41,6 +43,8 @@ class Acknowledgement:
     identity: TaskIdentity
     #: The path that `write_attempt` returned.
     manifest: str
+    #: The manifest as `to_json` returns it; None where it is too large to travel, and has to be read.
+    content: Mapping[str, Any] | None = None
 
 
 class CheckpointListener:
@@ -192,8 +196,10 @@ class CheckpointCoordinator:
                 pending.identity.epoch,
             )
             return None
-        # Before anything is forgotten: a zombie run must not disturb the epoch of its successor.
-        check_writer(self.folder, identity.query_id, identity.run_id)
+        if not same_run:
+            # Before anything is forgotten: a zombie run must not disturb the epoch of its successor.  What a
+            # run forgets of its own earlier epoch disturbs none, and it is checked before it publishes.
+            check_writer(self.folder, identity.query_id, identity.run_id)
         if pending is not None and not pending.published:
             pending.timer.cancel()
             self._background.submit(lambda: self._settle(pending, identity.run_id))
@@ -210,7 +216,7 @@ class CheckpointCoordinator:
         acknowledged = list(pending.acknowledged.values())
         unread = [word for word in acknowledged if word.manifest not in pending.manifests]
         try:
-            read = self.folder.storage.for_each(lambda word: self.folder.read_manifest(word.manifest), unread)
+            read = self.folder.storage.for_each(self._manifest, unread)
         except MissingFileError:
             # The usual reason is that a newer run has begun and cleared the attempts of this one away.
             check_writer(self.folder, pending.identity.query_id, pending.identity.run_id)
@@ -226,6 +232,12 @@ class CheckpointCoordinator:
             check_writer(self.folder, metadata.query_id, metadata.run_id)
             self.folder.write_metadata(metadata)
         return metadata
+
+    def _manifest(self, acknowledgement: Acknowledgement) -> AttemptManifest:
+        content = acknowledgement.content
+        if content is None:
+            return self.folder.read_manifest(acknowledgement.manifest)
+        return from_json(AttemptManifest, content)
 
     def _abort(self, pending: _Pending, reason: FailureReason) -> None:
         """Notify the listener once that an epoch has no checkpoint."""

@@ -67,8 +67,7 @@ class OperatorTask:
         """Write the state after the epoch, with the positions of the sources, and rows before these."""
         assert isinstance(self.partition, Partition), "only kept state has epochs"
         assert self._start is not None, "an epoch has begun"
-        path = self.partition.finish(self._start, positions=positions, in_flight=in_flight)
-        return Acknowledgement(self._start.identity, path)
+        return self.partition.finish(self._start, positions=positions, in_flight=in_flight)
 
     def begin_epoch(self, epoch: int) -> None:
         """Continue with the next epoch, when the checkpoint of the one before is published."""

@@ -23,6 +23,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from keyedstate.checkpoint.format.manifest import AttemptManifest, HostAddress, TaskIdentity
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
 from keyedstate.epoch.configuration import configuration_in_task, storage_in_task
 from keyedstate.epoch.partition_plan import StateLocation
@@ -69,7 +70,9 @@ class RemotePartition:
     timeout_s: float
     tls: TlsFiles | None = None
 
-    def run(self, epoch: HostedEpoch) -> tuple[socket.socket, Generator[pa.RecordBatch, None, str]] | None:
+    def run(
+        self, epoch: HostedEpoch
+    ) -> tuple[socket.socket, Generator[pa.RecordBatch, None, Acknowledgement]] | None:
         """Run an epoch there: return the connection and the output; None, before any row, if that fails."""
         deadline = time.monotonic() + self.timeout_s
         target = (self.address.address, self.address.port)
@@ -106,12 +109,12 @@ def run_on_owner(
     epoch: HostedEpoch,
     remote: RemotePartition | None,
     connect: Callable[[], socket.socket],
-    embedded: Callable[[TaskIdentity], Generator[pa.RecordBatch, None, str]],
-) -> Generator[pa.RecordBatch, None, tuple[TaskIdentity, str]]:
+    embedded: Callable[[TaskIdentity], Generator[pa.RecordBatch, None, Acknowledgement]],
+) -> Generator[pa.RecordBatch, None, Acknowledgement]:
     """Run an epoch at the host that keeps the partition, else in a host of this executor.
 
     If no folder is safe for the sockets of hosts, the epoch runs in the task, by `embedded`. Yields the
-    output; returns the identity under which the epoch has run, and the path of its manifest. Raises as
+    output; returns the acknowledgement, with the identity under which the epoch has run. Raises as
     `HostedEpoch.run`.
     """
     if remote is not None:
@@ -119,18 +122,17 @@ def run_on_owner(
         if taken is not None:
             connection, running = taken
             with connection:
-                path = yield from running
-            return epoch.identity, path
+                return (yield from running)
         # That host may have started: two processes must not run the same attempt.
         operator, _, _ = epoch.identity.nonce.partition("-")
         identity = replace(epoch.identity, nonce=f"{operator}-{uuid.uuid4().hex}")
         epoch = replace(epoch, identity=identity)
     try:
-        return epoch.identity, (yield from epoch.run(connect))
+        return (yield from epoch.run(connect))
     except HostFolderError as error:
         # Before the first row.
         _warn_of_embedded(epoch.identity.uid, str(error))
-    return epoch.identity, (yield from embedded(epoch.identity))
+    return (yield from embedded(epoch.identity))
 
 
 @lru_cache(maxsize=64)
@@ -218,6 +220,5 @@ def _newest_parts(
 ) -> tuple[AttemptManifest, ...]:
     """Return the parts of the newest checkpoint before an epoch; none if it is of another run."""
     folder = OperatorFolder(storage_in_task(location.directory, settings), location.uid)
-    before = [number for number in folder.checkpoints() if number < epoch]
-    metadata = folder.read_metadata(max(before)) if before else None
+    metadata = folder.newest_before(epoch)
     return () if metadata is None or metadata.run_id != run_id else metadata.parts

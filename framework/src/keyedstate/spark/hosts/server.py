@@ -28,6 +28,7 @@ import pyarrow as pa
 from keyedstate import version
 from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.format.manifest import TaskIdentity
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.epoch.configuration import configuration_in_task
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.local_folders import working_folders_of_this_host
@@ -328,7 +329,7 @@ class Host:
         attempt = self._cache.take(_partition_key(plan, identity), digest)
         connection.cached = cached = attempt.cached
 
-        def epoch() -> str:
+        def epoch() -> Acknowledgement:
             set_task_facts(task)
             partition = cached.at(plan, start)
             self._check_memory()
@@ -343,7 +344,7 @@ class Host:
             return partition.finish(start, self._tcp.address, connection.executor)
 
         try:
-            path = cached.run(epoch)
+            acknowledgement = cached.run(epoch)
         except BaseException:
             self._cache.drop(attempt)
             raise
@@ -355,7 +356,8 @@ class Host:
             self._cache.drop(attempt)
         else:
             self._cache.put_back(attempt)
-        connection.send(FrameType.DONE, {"manifest": path})
+        done = {"manifest": acknowledgement.manifest, "content": acknowledgement.content}
+        connection.send(FrameType.DONE, done)
 
     def _rows(
         self, connection: _Connection, last: FrameType, before: Iterable[pa.RecordBatch] = ()

@@ -198,7 +198,7 @@ class OperatorPlan:
                 return self._sides(rows, spool, continues_run=continues_run)
 
             if self.host_processes is None:
-                path = yield from run_in_task(plan, identity, sides)
+                acknowledgement = yield from run_in_task(plan, identity, sides)
             else:
                 introduction, remote = None, None
                 if self.access is not None:
@@ -212,16 +212,16 @@ class OperatorPlan:
                     introduction=introduction,
                 )
                 number = identity.partition % (self.host_processes or os.cpu_count() or 1)
-                identity, path = yield from run_on_owner(
+                acknowledgement = yield from run_on_owner(
                     epoch,
                     remote,
                     lambda: _hosts(plan.settings).connect(number),
                     lambda identity: run_in_task(plan, identity, sides),
                 )
         if acknowledging.accumulator is None:
-            publish_after_task(location.directory, plan.settings, identity)
+            publish_after_task(location.directory, plan.settings, acknowledgement.identity)
         else:
-            acknowledge(acknowledging.accumulator, acknowledging.folder, Acknowledgement(identity, path))
+            acknowledge(acknowledging.accumulator, acknowledging.folder, acknowledgement)
 
     def _sides(
         self, batches: Iterator[pa.RecordBatch], spool: BatchSpool, *, continues_run: bool = False
@@ -256,8 +256,8 @@ class OperatorPlan:
 
 def run_in_task(
     plan: PartitionPlan, identity: TaskIdentity, sides: Sides
-) -> Generator[pa.RecordBatch, None, str]:
-    """Run an epoch in this process; yields its output and returns the path of its manifest."""
+) -> Generator[pa.RecordBatch, None, Acknowledgement]:
+    """Run an epoch in this process; yields its output and returns its acknowledgement."""
     assert plan.location is not None, "an acknowledged attempt has a location"
     start = EpochStart.of(plan, plan.location, identity)
     with contextlib.closing(Partition(plan, start)) as partition:

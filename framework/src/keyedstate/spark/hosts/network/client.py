@@ -21,6 +21,7 @@ from pyspark import SparkFiles
 from keyedstate import version
 from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.format.manifest import TaskIdentity
+from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.errors import EpochTimeoutError, HostLostError, HostProtocolError, HostUnavailableError
 from keyedstate.spark.hosts.failures import Failure
 from keyedstate.spark.hosts.network.handshake import Session
@@ -59,8 +60,8 @@ class HostedEpoch:
     #: None if other executors do not use the host.
     introduction: Introduction | None = None
 
-    def run(self, connect: Callable[[], socket.socket]) -> Generator[pa.RecordBatch, None, str]:
-        """Yield the output of the epoch and return the path of the attempt's manifest.
+    def run(self, connect: Callable[[], socket.socket]) -> Generator[pa.RecordBatch, None, Acknowledgement]:
+        """Yield the output of the epoch and return its acknowledgement.
 
         `connect` returns a connection to the partition's host, and is called again if that ends before it
         answers. Raises the error in the host, a `KeyedStateError` of its own class, and
@@ -78,7 +79,7 @@ class HostedEpoch:
 
     def offer(
         self, connection: socket.socket, session: Session, version: str, deadline: float
-    ) -> Generator[pa.RecordBatch, None, str] | None:
+    ) -> Generator[pa.RecordBatch, None, Acknowledgement] | None:
         """Ask the host of another executor, at an authenticated connection, to run the epoch.
 
         Returns as `run`; None if the host does not keep the `Partition.version` from which the epoch starts.
@@ -155,8 +156,8 @@ class _Conversation:
             received = self._wait()
         return received
 
-    def run(self, ready: Frame) -> Generator[pa.RecordBatch, None, str]:
-        """Yield the output and return the path of the manifest, after the answer to `prepare`."""
+    def run(self, ready: Frame) -> Generator[pa.RecordBatch, None, Acknowledgement]:
+        """Yield the output and return the acknowledgement, after the answer to `prepare`."""
         sending = self._frames(bool(ready.json().get("goes_on")))
         self._reader.expected = {FrameType.SCHEMA, FrameType.BATCH, FrameType.DONE, FrameType.FAILED}
         decoder = BatchDecoder()
@@ -173,10 +174,16 @@ class _Conversation:
             if answer is None:
                 continue
             if answer.type is FrameType.DONE:
-                return str(answer.json().get("manifest"))
+                return self._acknowledgement(answer.json())
             batch = decoder.batch(answer)
             if batch is not None:
                 yield batch
+
+    def _acknowledgement(self, done: Mapping[str, Any]) -> Acknowledgement:
+        content = done.get("content")
+        if content is not None and not isinstance(content, dict):
+            raise HostProtocolError("a DONE frame is malformed")
+        return Acknowledgement(self._epoch.identity, str(done.get("manifest")), content)
 
     def _frames(self, continues_run: bool) -> Iterator[list[Any]]:
         broadcast_rows, batches = self._epoch.sides(continues_run)
