@@ -1,7 +1,7 @@
 """The epoch protocol as a model: drivers, their tasks and clean-ups over one folder, in any interleaving.
 
-The code under test is the real one: `claim`, `find_restore_point`, `write_attempt`, the coordinator, the
-publication by tasks, the retention.  What is modelled is the world around it: a storage in memory that hands
+The code under test is the real one: `begin_attempt`, `write_attempt`, the coordinator, the publication by
+tasks, the retention.  What is modelled is the world around it: a storage in memory that hands
 control back before each request, Spark's commit log (an epoch is committed once, by the first driver that
 gets there), and drivers that may be preempted, stopped or killed before any request.
 
@@ -17,17 +17,19 @@ import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import pytest
 
+from keyedstate.checkpoint.format.json_converter import to_json
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
 from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.protocol import coordinator, publication, recovery, retention
 from keyedstate.checkpoint.protocol import owner as writer
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
-from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
+from keyedstate.checkpoint.protocol.recovery import begin_attempt
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage, StoredFile
 from keyedstate.errors import CheckpointError, MissingFileError, OvertakenAttemptError, StorageError
 from keyedstate.keygroups import key_group_range_for
@@ -117,6 +119,8 @@ class World:
     each_epoch: bool
     #: Whether tasks publish, as on Spark Connect, and no coordinator does.
     by_tasks: bool = False
+    #: Says of a request that runs concurrently with others whether it is sent last, and not first.
+    is_late: Callable[[], bool] = lambda: False
     files: dict[str, bytes] = field(default_factory=dict)
     commits: dict[int, str] = field(default_factory=dict)
     processes: list[Process] = field(default_factory=list)
@@ -268,6 +272,12 @@ class ModelStorage(CheckpointStorage):
         for name in [name for name in self.world.files if name.startswith(prefix)]:
             del self.world.files[name]
 
+    def begin(self, function: Callable[[], Any]) -> Callable[[], Any]:
+        if not self.is_local and self.world.is_late():
+            return lru_cache(maxsize=1)(function)
+        result = function()
+        return lambda: result
+
     def for_each(self, function: Callable[[Any], Any], items: Sequence[Any]) -> Sequence[Any]:
         return [function(item) for item in items]
 
@@ -285,6 +295,8 @@ class Driver:
         self.coordinator = CheckpointCoordinator(self.folder)
         self.coordinator._background = self  # type: ignore[assignment]
         self._tail: Process | None = None
+        #: What the processes of its tasks know, as if there were one.
+        self.entered: set[tuple[str, str]] = set()
 
     def submit(self, action: Callable[[], None]) -> None:
         """Stand in for the coordinator's background thread: one action after the other."""
@@ -340,12 +352,18 @@ class Driver:
         identity = TaskIdentity(
             "views", "query", self.run_id, epoch, partition, partitions, GROUPS, number, f"n{number}"
         )
-        claim(self.folder, identity)
-        self.folder.write_started(identity)
-        finished_before = publication.finished_at_start(self.folder.attempts(epoch), identity)
+
+        def mark() -> frozenset[str]:
+            self.folder.write_started(identity)
+            if not self.world.by_tasks:
+                return frozenset()
+            return publication.finished_at_start(self.folder.attempts(epoch), identity)
+
+        _, finished_before, base = begin_attempt(
+            self.folder, identity, mark, self.entered, each_epoch=self.world.each_epoch
+        )
         if finished_before and is_straggler and self.world.by_tasks:
             return None  # Spark kills it while it waits
-        base = find_restore_point(self.folder, identity, each_epoch=self.world.each_epoch)
         before = None if base is None else base.parts[partition]
         self.check(identity, before)
         if base is not None:
@@ -353,7 +371,8 @@ class Driver:
         manifest = self.write_state(identity, before)
         shared = () if before is None else before.kept_files
         if not self.world.by_tasks:
-            return Acknowledgement(identity, writer.write_attempt(self.folder, manifest, shared))
+            path = writer.write_attempt(self.folder, manifest, shared)
+            return Acknowledgement(identity, path, to_json(manifest))
         path = publication.finish_attempt(self.folder, manifest, shared, finished_before)
         metadata = publication.publish_if_complete(self.folder, identity)
         if metadata is not None:
@@ -402,10 +421,15 @@ class Driver:
 
 @contextlib.contextmanager
 def model(
-    *, has_locks: bool = True, partitions: int = 1, each_epoch: bool = True, by_tasks: bool = False
+    *,
+    has_locks: bool = True,
+    partitions: int = 1,
+    each_epoch: bool = True,
+    by_tasks: bool = False,
+    is_late: Callable[[], bool] = lambda: False,
 ) -> Iterator[World]:
     """Make a world, with the code under test bound to it."""
-    world = World(has_locks, partitions, each_epoch, by_tasks)
+    world = World(has_locks, partitions, each_epoch, by_tasks, is_late)
     with pytest.MonkeyPatch.context() as patch:
         for module in (coordinator, publication, recovery, retention, writer):
             if hasattr(module, "exclusive"):

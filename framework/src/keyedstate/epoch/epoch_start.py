@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 from keyedstate.backend import Capability
 from keyedstate.checkpoint.format.manifest import CheckpointMetadata, TaskIdentity
@@ -12,7 +13,7 @@ from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, Sna
 from keyedstate.checkpoint.protocol.local_copies import with_local_copies
 from keyedstate.checkpoint.protocol.operator_folder import AttemptFile, OperatorFolder
 from keyedstate.checkpoint.protocol.publication import finished_at_start
-from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point
+from keyedstate.checkpoint.protocol.recovery import begin_attempt
 from keyedstate.checkpoint.savepoint.offset_log import OffsetLog
 from keyedstate.checkpoint.savepoint.operator_snapshot import OperatorSnapshot
 from keyedstate.checkpoint.savepoint.restore import SavepointRestore
@@ -23,7 +24,70 @@ from keyedstate.epoch.partition_plan import PartitionPlan, StateLocation
 from keyedstate.errors import DuplicateUidError, KeyColumnsChangedError
 from keyedstate.options import CLOCK_MAX_SKEW
 from keyedstate.state.clock import system_clock
-from keyedstate.time.epoch_clock import EpochClock
+from keyedstate.time.epoch_clock import ClockComparison, EpochClock
+
+#: URIs of folders, each with a run that this process has seen to enter it.
+_entered: set[tuple[str, str]] = set()
+#: By the URI of the folder, the last comparison with the clock of its storage.
+_compared: dict[str, ClockComparison] = {}
+
+
+class _Registration:
+    """The started marker of an attempt, with what the storage tells of it: its time, and its neighbours.
+
+    An epoch does not wait for these where this process knows the storage's clock.  They are requested once
+    the marker is written, and used at the end of the epoch.
+    """
+
+    def __init__(self, folder: OperatorFolder, identity: TaskIdentity, max_skew_ms: int) -> None:
+        self._folder = folder
+        self._identity = identity
+        self._max_skew_ms = max_skew_ms
+        self._listing: Callable[[], Sequence[AttemptFile]] | None = None
+
+    def write(self, *, list_at_once: bool) -> None:
+        """Write the marker; wait for the list of attempts if asked to, or if the clock is unknown."""
+        folder, identity = self._folder, self._identity
+        known = _compared.get(folder.storage.uri)
+        self._before_ms = system_clock()
+        folder.write_started(identity)
+        self._after_ms, self._monotonic_ms = system_clock(), time.monotonic_ns() // 1_000_000
+        clock = None
+        if known is not None and not folder.storage.is_local:
+            clock = known.clock_at(self._after_ms, self._monotonic_ms)
+        self._listing = folder.storage.begin(self._look)
+        if clock is None:
+            self.check()
+            clock = _compared[folder.storage.uri].clock
+        elif list_at_once:
+            self.attempts()
+        self.clock = replace(clock, max_skew_ms=self._max_skew_ms)
+
+    def attempts(self) -> Sequence[AttemptFile]:
+        """Return the attempts of the epoch, listed after the marker was written."""
+        assert self._listing is not None, "the marker was written"
+        return self._listing()
+
+    def _look(self) -> Sequence[AttemptFile]:
+        folder, identity = self._folder, self._identity
+        if not folder.storage.is_local:
+            return folder.stamped_attempts(identity.epoch)
+        # Each time is a request there, and only one of them is needed.
+        stamp = folder.started_ms(identity)
+        return [
+            replace(file, modified_ms=stamp) if file.nonce == identity.nonce else file
+            for file in folder.attempts(identity.epoch)
+        ]
+
+    def check(self) -> None:
+        """Compare the clocks for the next epoch, and refuse a second operator."""
+        attempts = self.attempts()
+        stamps = [file.modified_ms for file in attempts if file.nonce == self._identity.nonce]
+        clock = EpochClock.at_stamp(
+            self._before_ms, stamps[0] if stamps else None, self._after_ms, self._max_skew_ms
+        )
+        _compared[self._folder.storage.uri] = ClockComparison(clock, self._monotonic_ms)
+        _refuse_second_operator(attempts, self._identity)
 
 
 @dataclass(frozen=True)
@@ -43,6 +107,7 @@ class EpochStart:
     #: Whether the input of the run is over: all event-time timers fire.
     drained: bool
     clock: EpochClock
+    registration: _Registration
     #: The watermark before the rows, and after them; None where it is unknown.  They differ where the
     #: operator follows another one, whose watermark of this epoch is known when its rows have come.
     watermark: int | None = None
@@ -61,23 +126,25 @@ class EpochStart:
     def of(cls, plan: PartitionPlan, location: StateLocation, identity: TaskIdentity) -> EpochStart:
         """Register an attempt in the operator's folder and find the state that it begins from.
 
-        Raises `DuplicateUidError`, `KeyColumnsChangedError`, and as `claim`, `find_restore_point`,
+        Raises `DuplicateUidError`, `KeyColumnsChangedError`, and as `begin_attempt`,
         `SavepointRestore.find_snapshot` and `FollowedOperator.watermark`.
         """
         directory = storage_in_task(location.directory, plan.settings)
         config = configuration_in_task(plan.settings)
         restore = SavepointRestore.of(config)
         folder = OperatorFolder(directory, location.uid)
-        owner = claim(folder, identity, restore.origin)
-        # Before anything can fail: where a foreachBatch function hides the failure, the batch must differ
-        # from one that was never evaluated.
-        before_ms = system_clock()
-        storage_ms = folder.write_started(identity)
-        after_ms = system_clock()
-        attempts = folder.attempts(identity.epoch)
-        _refuse_second_operator(attempts, identity)
-        restore_point = find_restore_point(folder, identity, each_epoch=location.each_epoch, owner=owner)
-        clock = EpochClock.at_stamp(before_ms, storage_ms, after_ms, config[CLOCK_MAX_SKEW])
+        registration = _Registration(folder, identity, config[CLOCK_MAX_SKEW])
+        # The marker is written before anything can fail: where a foreachBatch function hides the failure, the
+        # batch must differ from one that was never evaluated.
+        owner, _, restore_point = begin_attempt(
+            folder,
+            identity,
+            partial(registration.write, list_at_once=location.published_by_tasks),
+            _entered,
+            restore.origin,
+            each_epoch=location.each_epoch,
+        )
+        clock = registration.clock
         folder = with_local_copies(folder, identity.epoch, restore_point, config, local_folder())
         began = time.perf_counter()
         stored = restore.find_snapshot(folder, owner, identity, restore_point)
@@ -103,7 +170,9 @@ class EpochStart:
                 batch_ms = offsets.time_of(identity.epoch)
             if location.fires_at_end:
                 drained = drained or offsets.ends_input(identity.epoch)
-        finished_before = finished_at_start(attempts, identity)
+        finished_before: frozenset[str] = frozenset()
+        if location.published_by_tasks:
+            finished_before = finished_at_start(registration.attempts(), identity)
         if finished_before:
             # A speculative attempt that began too late is killed now; another one repeats a failed one.
             time.sleep(location.time_to_be_killed_s)
@@ -116,11 +185,19 @@ class EpochStart:
             began,
             drained,
             clock,
+            registration,
             watermark,
             after_rows,
             batch_ms,
             finished_before,
         )
+
+    def check(self) -> None:
+        """Check what was looked up during the rows; to be called before the attempt finishes.
+
+        Raises `DuplicateUidError`, and `StorageError` where it could not be looked up.
+        """
+        self.registration.check()
 
     def processing_time(self) -> int:
         """Return the processing time of the epoch, at least that of the epoch before."""

@@ -264,6 +264,7 @@ class Partition:
             task_executor=task_executor,
             positions=positions,
         )
+        start.check()
         shared: Collection[str] = ()
         if start.restore_point is not None:
             # Those of all parts: a native full snapshot may share files of another part.

@@ -1,12 +1,17 @@
 """The processing time of an epoch, corrected where the clock of a machine is wrong.
 
-An attempt reads two clocks when it begins: that of its machine, and that of the storage, which stamps the
-attempt's first file.  All attempts of an operator use the same storage.
+An attempt compares two clocks when it begins: that of its machine, and that of the storage, which stamps the
+attempt's first file.  All attempts of an operator use the same storage.  A process that has compared them
+lately knows how they differ, so its next epochs do not wait for the stamp (`ClockComparison`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+#: A comparison is valid for so long, unless the machine's clock was set by more than this since.
+_VALID_MS = 600_000
+_SET_MS = 1_000
 
 
 @dataclass(frozen=True)
@@ -52,3 +57,24 @@ class EpochClock:
             return now
         latest = (self.machine_ms if self.storage_ms is None else self.storage_ms) + self.max_skew_ms
         return max(now, min(stored_ms, latest))
+
+
+@dataclass(frozen=True)
+class ClockComparison:
+    """The clocks as this process has compared them at the beginning of an attempt."""
+
+    clock: EpochClock
+    #: At the same moment, by a clock of this process that nobody sets.
+    monotonic_ms: int
+
+    def clock_at(self, machine_ms: int, monotonic_ms: int) -> EpochClock | None:
+        """Return the clocks at a later moment; None where they have to be compared again.
+
+        A machine that was suspended has a gap between its two clocks, as one whose clock was set.
+        """
+        passed_ms = monotonic_ms - self.monotonic_ms
+        set_by_ms = machine_ms - self.clock.machine_ms - passed_ms
+        if passed_ms > _VALID_MS or abs(set_by_ms) > _SET_MS:
+            return None
+        storage_ms = None if self.clock.storage_ms is None else self.clock.storage_ms + passed_ms
+        return EpochClock(machine_ms, storage_ms, self.clock.max_skew_ms)

@@ -57,21 +57,54 @@ def test_a_driver_that_planned_before_another_one_ended_is_refused(protocol_mode
         run_undisturbed(world, protocol_model)
 
 
+@pytest.mark.parametrize("is_late", [False, True])
+def test_the_output_that_spark_took_decides_where_a_repeated_epoch_was_not_published(
+    protocol_model: ModuleType, is_late: bool
+) -> None:
+    """One driver publishes an epoch and dies; the next one commits it, and its publication fails (P5)."""
+    with protocol_model.model(has_locks=False, is_late=lambda: is_late) as world:
+        first = world.start("a", 0)
+        while "state/views/chk-0/_metadata" not in " ".join(world.files):
+            assert world.step(first)
+        world.kill("a")
+        assert world.commits == {}
+        world.failing.add("b")
+        world.start("b", 0)
+        world.run("b")
+        assert world.commits == {0: "b"}
+        world.start("c", 1)
+        world.run("c")
+        assert world.violations == []
+        (taken,) = world.taken[0]
+        metadata = protocol_model.Driver(world, "reader", 0).folder.read_metadata(0)
+        assert [part.identity.nonce for part in metadata.parts] == [taken]
+
+
 @pytest.mark.parametrize("ending", ENDINGS)
-@pytest.mark.parametrize("has_locks", [True, False], ids=["with locks", "without locks"])
+@pytest.mark.parametrize(
+    ("has_locks", "is_late"),
+    [(True, False), (False, False), (False, True)],
+    ids=["with locks", "without locks", "without locks, the owner is read first"],
+)
 @pytest.mark.parametrize("by_tasks", [False, True], ids=["the driver publishes", "tasks publish"])
 def test_every_interleaving_of_two_preemptions_counts_each_epoch_once(
-    protocol_model: ModuleType, request: pytest.FixtureRequest, has_locks: bool, by_tasks: bool, ending: str
+    protocol_model: ModuleType,
+    request: pytest.FixtureRequest,
+    has_locks: bool,
+    is_late: bool,
+    by_tasks: bool,
+    ending: str,
 ) -> None:
     """The first driver makes m steps, the second one n, for all m and n; both have planned epoch 0."""
     stride = 1 if request.config.getoption("--interleavings") else 11 if by_tasks else 5
-    with protocol_model.model(has_locks=has_locks, by_tasks=by_tasks) as world:
+    options = {"has_locks": has_locks, "by_tasks": by_tasks, "is_late": lambda: is_late}
+    with protocol_model.model(**options) as world:
         world.start("a", LAST)
         most = world.run("a")
     count = 0
     for first in range(0, most + 1, stride):
         for second in range(ENDINGS.index(ending), most + 1, stride):
-            with protocol_model.model(has_locks=has_locks, by_tasks=by_tasks) as world:
+            with protocol_model.model(**options) as world:
                 world.start("a", LAST)
                 world.start("b", LAST)
                 world.run("b", PLANNED)
@@ -135,6 +168,8 @@ class History:
         rng = self.rng
         options = {"has_locks": rng.random() < 0.5, "partitions": rng.choice([1, 2])}
         options["by_tasks"] = self.by_tasks
+        # Of requests that run concurrently any may be the first.
+        options["is_late"] = lambda: rng.random() < 0.5
         with self.model.model(**options, each_epoch=rng.random() < 0.7) as world:
             before = rng.choice([0, 0, 1, 2])
             if before:

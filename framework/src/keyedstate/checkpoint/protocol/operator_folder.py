@@ -82,6 +82,8 @@ class AttemptFile:
     nonce: str
     #: True for a manifest, False for a started marker.
     finished: bool
+    #: When it was written by the storage's clock, in milliseconds since 1970 UTC; None where unknown.
+    modified_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,10 @@ class OperatorFolder:
 
     def newest_before(self, epoch: int) -> CheckpointMetadata | None:
         """Return the newest published checkpoint of an epoch before this one."""
+        # In all but the first epochs of a run it is that of the epoch before: without a listing.
+        metadata = self.read_metadata(epoch - 1) if epoch else None
+        if metadata is not None:
+            return metadata
         for number in reversed(self.checkpoints()):
             metadata = self.read_metadata(number) if number < epoch else None
             if metadata is not None:
@@ -183,18 +189,27 @@ class OperatorFolder:
 
     # -- attempts ----------------------------------------------------------------------------------
 
-    def write_started(self, identity: TaskIdentity) -> int | None:
+    def write_started(self, identity: TaskIdentity) -> None:
         """Record that an attempt begins; must precede its data files.
 
-        Returns the storage's time in milliseconds since 1970 UTC, or None where it has none.  To be called
-        right after `claim`: an attempt that fails before it and hides its failure from Spark would look like
-        an epoch that was never evaluated.
+        To be called right after `claim`: an attempt that fails before it and hides its failure from Spark
+        would look like an epoch that was never evaluated.
         """
         # Only its name counts, and the sync of the first manifest in the folder covers that. Before that, no
         # output of the epoch is complete; and a sync here would be half the cost of an epoch without rows.
         path = _attempt_path(identity, "started")
         self._write(path, "started attempt", to_json(identity), durable=False)
-        return self.storage.modified_ms(path)
+
+    def started_ms(self, identity: TaskIdentity) -> int | None:
+        """Return when an attempt began by the storage's clock, in milliseconds since 1970 UTC.
+
+        None where the storage has no clock.
+        """
+        return self.storage.modified_ms(_attempt_path(identity, "started"))
+
+    def delete_started(self, identity: TaskIdentity) -> None:
+        """Delete the marker of an attempt that may not begin; it has written nothing else."""
+        self.storage.delete_file(_attempt_path(identity, "started"))
 
     def write_manifest(
         self, manifest: AttemptManifest, shared: Collection[str] = (), *, durable: bool = True
@@ -233,15 +248,14 @@ class OperatorFolder:
 
     def attempts(self, epoch: int) -> list[AttemptFile]:
         """Return the started markers and manifests of an epoch; other names are ignored."""
-        folder = f"attempts/epoch-{epoch}"
-        files = []
-        for name in self.storage.list(folder):
-            found = _ATTEMPT.fullmatch(name)
-            if found is not None:
-                run_id, partition, attempt, nonce, suffix = found.groups()
-                path = f"{folder}/{name}"
-                files.append(AttemptFile(path, run_id, int(partition), int(attempt), nonce, suffix == "json"))
-        return files
+        names = self.storage.list(f"attempts/epoch-{epoch}")
+        return [file for file in (_attempt_file(epoch, name) for name in names) if file is not None]
+
+    def stamped_attempts(self, epoch: int) -> list[AttemptFile]:
+        """Return the same, each with its time."""
+        described = self.storage.describe(f"attempts/epoch-{epoch}")
+        files = ((_attempt_file(epoch, each.name), each.modified_ms) for each in described)
+        return [replace(file, modified_ms=modified_ms) for file, modified_ms in files if file is not None]
 
     def delete_attempts(self, epoch: int) -> None:
         """Delete an epoch's markers and manifests, and their folder unless it has other files."""
@@ -354,6 +368,15 @@ def is_data_path(path: str) -> bool:
 def _attempt_path(identity: TaskIdentity, suffix: str) -> str:
     name = f"{identity.run_id}.p{identity.partition}.t{identity.attempt}.{identity.nonce}.{suffix}"
     return f"attempts/epoch-{identity.epoch}/{name}"
+
+
+def _attempt_file(epoch: int, name: str) -> AttemptFile | None:
+    found = _ATTEMPT.fullmatch(name)
+    if found is None:
+        return None
+    run_id, partition, attempt, nonce, suffix = found.groups()
+    path = f"attempts/epoch-{epoch}/{name}"
+    return AttemptFile(path, run_id, int(partition), int(attempt), nonce, suffix == "json")
 
 
 def _numbers(names: Sequence[str], pattern: re.Pattern[str]) -> list[int]:

@@ -25,6 +25,8 @@ P7. An epoch without any attempt was never evaluated (a ``foreachBatch`` functio
     a streaming plan that is an error.
 P8. Clean-up deletes attempts of an epoch when a checkpoint of it or of a later one exists, and before that
     those of superseded runs which can no longer finish (`keyedstate.checkpoint.protocol.retention`).
+P9. An attempt of a run that its process knows to have entered the folder may write its marker before it reads
+    the owner file.  That is as if it had read the file earlier: a newer run may always enter in between.
 
 ``docs/explanation/epoch-protocol.md`` has the reasons.
 """
@@ -33,8 +35,9 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableSet, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.delta import ChainHandle
@@ -71,6 +74,7 @@ from keyedstate.errors import (
 )
 from keyedstate.keygroups import KeyGroupRange
 
+M = TypeVar("M")
 #: Runs that an owner file remembers; a zombie of an older one would have survived so many restarts.
 REMEMBERED_RUNS = 100
 _SHOWN_PARTITIONS = 8
@@ -118,11 +122,79 @@ def claim(
     if owner is None or identity.run_id not in owner.runs:
         with exclusive(folder):
             owner = _entered(folder, identity, origin)
+    _check_may_begin(folder, identity, owner)
+    return owner
+
+
+def _check_may_begin(folder: OperatorFolder, identity: TaskIdentity, owner: Owner) -> None:
     _check_owner(folder, identity, owner)
     newer = owner.superseded_by(identity.run_id)
     if newer is not None:
         raise SupersededRunError(folder.location, identity.run_id, newer)
-    return owner
+
+
+def begin_attempt(
+    folder: OperatorFolder,
+    identity: TaskIdentity,
+    mark: Callable[[], M],
+    entered: MutableSet[tuple[str, str]],
+    origin: Callable[[TaskIdentity], SavepointOrigin | None] = lambda identity: None,
+    *,
+    each_epoch: bool = False,
+) -> tuple[Owner, M, CheckpointMetadata | None]:
+    """Claim the folder, write the started marker by `mark`, and find the restore point.
+
+    Returns what `claim`, `mark` and `find_restore_point` return, and raises as these. `entered` has
+    the URIs of folders, each with a run that this process knows to have entered it (P9).
+    """
+    run = folder.storage.uri, identity.run_id
+    owner: Owner | None = None
+    if run in entered and not folder.storage.is_local:
+        marking = folder.storage.begin(mark)
+        continuing = folder.storage.begin(lambda: _continued(folder, identity))
+        owner = _still_owner(folder, identity, marking)
+    if owner is None:
+        owner = claim(folder, identity, origin)
+        entered.add(run)
+        marking = folder.storage.begin(mark)
+        continuing = folder.storage.begin(lambda: _continued(folder, identity))
+    marked, restore_point = marking(), continuing()
+    if restore_point is None:
+        restore_point = find_restore_point(folder, identity, each_epoch=each_epoch, owner=owner)
+    return owner, marked, restore_point
+
+
+def _still_owner(folder: OperatorFolder, identity: TaskIdentity, marking: Callable[[], M]) -> Owner | None:
+    """Return the owner of a folder that a run has entered before; None where the run is not in the file.
+
+    Deletes the marker of a run that may not begin.
+    """
+    owner = folder.read_owner()
+    with contextlib.ExitStack() as refused:
+        refused.callback(_delete_marker, folder, identity, marking)
+        if owner is not None and identity.run_id in owner.runs:
+            _check_may_begin(folder, identity, owner)
+            refused.pop_all()
+            return owner
+    return None
+
+
+def _delete_marker(folder: OperatorFolder, identity: TaskIdentity, marking: Callable[[], object]) -> None:
+    with contextlib.suppress(CheckpointError):
+        marking()
+        folder.delete_started(identity)
+
+
+def _continued(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointMetadata | None:
+    """Return the checkpoint of the epoch before, if this run has published it.
+
+    Then it is the restore point: no attempt before this epoch may replace a checkpoint of this run (P5).
+    """
+    metadata = folder.read_metadata(identity.epoch - 1) if identity.epoch else None
+    if metadata is None or metadata.run_id != identity.run_id:
+        return None
+    _check_owner(folder, identity, metadata)
+    return metadata
 
 
 def drain(folder: OperatorFolder, run_id: str) -> None:

@@ -270,6 +270,19 @@ class CheckpointStorage:
         with ThreadPoolExecutor(min(_REMOTE_REQUESTS, len(items)), "keyedstate-storage") as pool:
             return tuple(pool.map(function, items))
 
+    def begin(self, function: Callable[[], R]) -> Callable[[], R]:
+        """Begin a request; return what waits for its end, and returns its result or raises its error.
+
+        Where it is a round trip, it runs concurrently with what follows, else at once.
+        """
+        if self.is_local:
+            result = function()
+            return lambda: result
+        pool = ThreadPoolExecutor(1, "keyedstate-storage")
+        running = pool.submit(function)
+        pool.shutdown(wait=False)
+        return running.result
+
     def _resolve(self, path: str) -> str:
         if path and any(part in ("", ".", "..") or "\0" in part for part in path.split("/")):
             raise UnsafeNameError(
