@@ -31,7 +31,7 @@ from keyedstate.types import INT64
 
 UID = "counts"
 MAX_PARALLELISM = 8
-SETTINGS = frozen(Configuration({"plugins.modules": "support.distant"}, environ={}))
+SETTINGS = {"plugins.modules": "support.distant"}
 
 
 class Counting(KeyedProcessFunction):
@@ -45,8 +45,9 @@ class Counting(KeyedProcessFunction):
 class Query:
     """A query with one operator, whose partitions stay in this process."""
 
-    def __init__(self, folder: Path, parallelism: int, operator: str = "operator") -> None:
+    def __init__(self, folder: Path, parallelism: int, operator: str = "operator", **options: object) -> None:
         self.operator = operator
+        settings = frozen(Configuration({**SETTINGS, **options}, environ={}))
         directory = f"{distant.SCHEME}{folder}"
         self.plan = PartitionPlan(
             function=pack_function(Counting()),
@@ -56,11 +57,11 @@ class Query:
             output=OutputSchema(pa.schema([("key", pa.string()), ("count", pa.int64())])),
             parallelism=parallelism,
             max_parallelism=MAX_PARALLELISM,
-            settings=SETTINGS,
+            settings=settings,
             location=StateLocation(UID, directory, "zstd", True),
             event_times=(),
         )
-        self.folder = OperatorFolder(storage_in_task(directory, SETTINGS), UID)
+        self.folder = OperatorFolder(storage_in_task(directory, settings), UID)
         self.partitions: dict[int, Partition] = {}
         self.nonces = itertools.count()
         self.restart("run-1")
@@ -70,7 +71,7 @@ class Query:
         self.coordinator = CheckpointCoordinator(self.folder)
 
     def task(self, epoch: int, partition: int) -> tuple[list[int], Acknowledgement]:
-        """Run a partition over one row; return what it counts to."""
+        """Run a partition over a row, in epoch 0 over many; return what it counts to."""
         plan = self.plan
         nonce = f"{self.operator}-{next(self.nonces)}"
         identity = TaskIdentity(
@@ -82,8 +83,9 @@ class Query:
         if kept is None or not kept.follow(start):
             kept = Partition(plan, start, stays=True)
         group = key_group_range_for(partition, plan.parallelism, MAX_PARALLELISM).start
+        keys = ["a", *(f"key-{number}" for number in range(0 if epoch else 5_000))]
         rows = pa.record_batch(
-            [pa.array(["a"]), pa.array([group], pa.int32())], names=["key", KEY_GROUP_COLUMN]
+            [pa.array(keys), pa.array([group] * len(keys), pa.int32())], names=["key", KEY_GROUP_COLUMN]
         )
         counts = [
             count for batch in kept.run(start, (), iter([rows])) for count in batch["count"].to_pylist()
@@ -99,7 +101,7 @@ class Query:
         for partition in range(self.plan.parallelism):
             requests.depth = 0
             counts, word = self.task(epoch, partition)
-            assert counts == [epoch + 1]
+            assert counts[0] == epoch + 1
             words.append(word)
             depths.append(requests.depth)
         requests.depth = max(depths)
@@ -128,6 +130,20 @@ def test_an_epoch_waits_for_five_requests_from_trigger_to_checkpoint(
     with distant.critical_path() as requests:
         length = query.epoch(2)
     assert length == 5, sorted(requests.made)
+
+
+def test_a_restored_partition_reads_the_files_of_its_state_at_once(tmp_path: Path) -> None:
+    """As in the embedded mode: a full snapshot and five deltas wait as long as one file."""
+    query = Query(tmp_path, 1, **{"checkpoint.delta-min-bytes": 0, "checkpoint.max-deltas": 99})
+    for epoch in range(6):
+        query.epoch(epoch)
+    metadata = query.folder.read_metadata(5)
+    assert metadata is not None
+    assert len(metadata.parts[0].deltas) == 5
+    query.partitions.clear()
+    with distant.critical_path() as requests:
+        length = query.epoch(6)
+    assert length == 5 + 1, sorted(requests.made)
 
 
 def test_an_epoch_at_50_ms_a_request_takes_the_time_of_its_critical_path(tmp_path: Path) -> None:

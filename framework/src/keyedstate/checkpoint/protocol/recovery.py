@@ -321,7 +321,7 @@ def handles_for(
     handles: list[FilesHandle] = []
     with contextlib.ExitStack() as opened:
 
-        def open_segment(file: SegmentFile, wanted: KeyGroupRange | None = None) -> SegmentHandle:
+        def open_segment(file: SegmentFile, wanted: KeyGroupRange | None) -> SegmentHandle:
             return opened.enter_context(contextlib.closing(SegmentHandle.open(storage, file, wanted)))
 
         for part in metadata.parts:
@@ -334,10 +334,10 @@ def handles_for(
             for segment in part.segments:
                 if not segment.key_groups.intersection(key_groups):
                     continue
-                full = open_segment(segment, key_groups)
-                if part.deltas:
-                    # All of a delta is read: it has one stream for all key groups.
-                    deltas = [open_segment(delta) for delta in part.deltas]
+                # All of a delta is read: it has one stream for all key groups.
+                files = [(segment, key_groups), *((delta, None) for delta in part.deltas)]
+                full, *deltas = storage.for_each(lambda each: open_segment(*each), files)
+                if deltas:
                     states = [StateMeta.from_json(dict(state)) for state in part.states]
                     handles.append(ChainHandle(full, deltas, states))
                 else:
