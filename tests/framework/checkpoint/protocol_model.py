@@ -372,7 +372,7 @@ class Driver:
         shared = () if before is None else before.kept_files
         if not self.world.by_tasks:
             path = writer.write_attempt(self.folder, manifest, shared)
-            return Acknowledgement(identity, path, to_json(manifest))
+            return Acknowledgement(identity, path, json.dumps(to_json(manifest)))
         path = publication.finish_attempt(self.folder, manifest, shared, finished_before)
         metadata = publication.publish_if_complete(self.folder, identity)
         if metadata is not None:

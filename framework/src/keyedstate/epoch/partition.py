@@ -7,6 +7,7 @@ so an attempt may die at any point, or live on as a zombie.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -274,7 +275,7 @@ class Partition:
         else:
             path = write_attempt(start.folder, manifest, shared)
         self._written = manifest
-        return Acknowledgement(start.identity, path, to_json(manifest))
+        return Acknowledgement(start.identity, path, json.dumps(to_json(manifest)))
 
     def close(self) -> None:
         """Close the function and release the state, even if the function's `close` raises UserFunctionError.

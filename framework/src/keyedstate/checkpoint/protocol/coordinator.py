@@ -6,12 +6,12 @@ so it is published at once; everything else happens in the background.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from keyedstate.checkpoint.format.json_converter import from_json
 from keyedstate.checkpoint.format.manifest import (
@@ -43,8 +43,8 @@ class Acknowledgement:
     identity: TaskIdentity
     #: The path that `write_attempt` returned.
     manifest: str
-    #: The manifest as `to_json` returns it; None where it is too large to travel, and has to be read.
-    content: Mapping[str, Any] | None = None
+    #: The manifest in JSON; None where it is too large to travel, and has to be read.
+    content: str | None = None
 
 
 class CheckpointListener:
@@ -237,7 +237,7 @@ class CheckpointCoordinator:
         content = acknowledgement.content
         if content is None:
             return self.folder.read_manifest(acknowledgement.manifest)
-        return from_json(AttemptManifest, content)
+        return from_json(AttemptManifest, json.loads(content))
 
     def _abort(self, pending: _Pending, reason: FailureReason) -> None:
         """Notify the listener once that an epoch has no checkpoint."""

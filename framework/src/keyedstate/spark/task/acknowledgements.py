@@ -7,7 +7,6 @@ its context, and notebooks and `foreachBatch` build operators again and again, s
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable
@@ -99,7 +98,7 @@ _lock = threading.Lock()
 
 def acknowledge(accumulator: Accumulator[Update], folder: str, acknowledgement: Acknowledgement) -> None:
     """Add an entry in a task; the driver receives it if the task succeeds."""
-    if len(json.dumps(acknowledgement.content)) > _CONTENT_BYTES:
+    if len(acknowledgement.content or "") > _CONTENT_BYTES:
         acknowledgement = replace(acknowledgement, content=None)
     accumulator.add({acknowledgement.identity.nonce: (folder, to_json(acknowledgement))})
 

@@ -181,7 +181,7 @@ class _Conversation:
 
     def _acknowledgement(self, done: Mapping[str, Any]) -> Acknowledgement:
         content = done.get("content")
-        if content is not None and not isinstance(content, dict):
+        if content is not None and not isinstance(content, str):
             raise HostProtocolError("a DONE frame is malformed")
         return Acknowledgement(self._epoch.identity, str(done.get("manifest")), content)
 
