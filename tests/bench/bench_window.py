@@ -6,8 +6,9 @@ Windows tumble by the minute, and each micro-batch has rows of the next twenty s
 them, so that windows of all keys end in each round.  Rounds of all lanes take turns, after one that does not
 count.
 
-- in one process, without Spark: seconds of the processor for a micro-batch, state and timers included; also
-  for sessions with a gap of fifteen seconds, which one in forty rows ends;
+- without Spark, each in a process of its own: seconds of the processor for a micro-batch, state and timers
+  included, and by how much memory grew at the most since the lane began; also for sessions with a gap of
+  fifteen seconds, which one in forty rows ends;
 - on Spark: seconds of a micro-batch from its trigger to its end, for ``groupBy(window("ts", ...), "k")`` with
   a watermark in append mode over both of Spark's state stores, for ``transformWithState`` row by row, with
   the windows of a key in a map state and a timer for each, and for keyedstate by columns and row by row.
@@ -19,6 +20,7 @@ The ratio of two lanes is the median of those of their rounds.  Timers alone are
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import platform
 import statistics
 import tempfile
@@ -26,6 +28,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -107,6 +110,8 @@ class Entry:
     rows: int
     keys: int
     seconds: list[float] = field(default_factory=list)
+    #: By how many bytes its process grew at the most; None where it shares a process.
+    grown: int | None = None
 
     def times_as_fast_as(self, other: Entry) -> float:
         """Return the median over the rounds of the ratio of rows per second."""
@@ -148,18 +153,60 @@ class InOperator:
         return spent
 
 
-def in_operator(arguments: argparse.Namespace, opened: ExitStack) -> list[Entry]:
-    minutes, sessions = windowed(Tumbling.of("1 min")), windowed(Session.with_gap("15 s"))
-    functions = {
-        "tumbling, row by row": row_by_row(minutes),
-        "tumbling, by columns": by_columns(minutes),
-        "sessions, row by row": row_by_row(sessions),
-        "sessions, by columns": by_columns(sessions),
-    }
-    return [
-        Entry(name, InOperator(function, opened), arguments.rows, arguments.keys)
-        for name, function in functions.items()
-    ]
+#: What the operators without Spark are measured with.
+LANES: dict[str, Callable[[], Any]] = {
+    "tumbling, row by row": lambda: row_by_row(windowed(Tumbling.of("1 min"))),
+    "tumbling, by columns": lambda: by_columns(windowed(Tumbling.of("1 min"))),
+    "sessions, row by row": lambda: row_by_row(windowed(Session.with_gap("15 s"))),
+    "sessions, by columns": lambda: by_columns(windowed(Session.with_gap("15 s"))),
+}
+
+
+def resident(name: str) -> int:
+    """Return bytes of this process, VmRSS now or VmHWM at the most; 0 on a system without that file."""
+    status = Path("/proc/self/status")
+    # Not `ru_maxrss`, which begins with the memory of the process that started this one.
+    return int(status.read_text().partition(f"{name}:")[2].split()[0]) << 10 if status.exists() else 0
+
+
+def serve(name: str, connection: Connection) -> None:
+    """Run the micro-batches of a lane that a connection names, until it ends."""
+    with ExitStack() as opened:
+        operator = InOperator(LANES[name](), opened)
+        began = resident("VmRSS")
+        while (asked := connection.recv()) is not None:
+            connection.send((operator.run(*asked), resident("VmHWM") - began))
+
+
+class InOwnProcess:
+    """The operator alone, in a process of its own: no other lane's state is in its memory."""
+
+    def __init__(self, name: str, opened: ExitStack) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        self._connection, theirs = spawn.Pipe()
+        process = spawn.Process(target=serve, args=(name, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        opened.callback(process.join)
+        opened.callback(self._connection.send, None)
+        self.grown = 0
+
+    def run(self, numbers: range, rows: int, keys: int) -> list[float]:
+        self._connection.send((numbers, rows, keys))
+        seconds: list[float]
+        seconds, self.grown = self._connection.recv()
+        return seconds
+
+
+def without_spark(arguments: argparse.Namespace) -> list[Entry]:
+    """Return the operators, measured."""
+    with ExitStack() as opened:
+        lanes = {name: InOwnProcess(name, opened) for name in LANES}
+        entries = [Entry(name, lane, arguments.rows, arguments.keys) for name, lane in lanes.items()]
+        measure(entries, arguments.rounds)
+        for entry in entries:
+            entry.grown = lanes[entry.name].grown
+    return entries
 
 
 # -- Spark -----------------------------------------------------------------------------------------
@@ -266,13 +313,21 @@ def on_spark(arguments: argparse.Namespace, folder: Path, opened: ExitStack) -> 
 
 def lines_of(entries: list[Entry], floors: list[str]) -> list[str]:
     named = {entry.name: entry for entry in entries}
-    lines = ["", f"| | rows | s per batch | {' | '.join(f'times {floor}' for floor in floors)} |"]
-    lines.append("|---|---|---|" + "---|" * len(floors))
-    for entry in entries:
-        ratios = " | ".join(f"{entry.times_as_fast_as(named[floor]):.2f}" for floor in floors)
-        spent = statistics.median(entry.seconds)
-        lines.append(f"| {entry.name} | {entry.rows:,} | {spent:.2f} | {ratios} |")
-    return lines
+    headings = ["", "rows", "s per batch", *(f"times {floor}" for floor in floors)]
+    rows = [
+        [
+            entry.name,
+            f"{entry.rows:,}",
+            f"{statistics.median(entry.seconds):.2f}",
+            *(f"{entry.times_as_fast_as(named[floor]):.2f}" for floor in floors),
+        ]
+        for entry in entries
+    ]
+    if any(entry.grown for entry in entries):
+        headings.append("MB more at the most")
+        for row, entry in zip(rows, entries, strict=True):
+            row.append(f"{(entry.grown or 0) / 1e6:,.0f}")
+    return ["", *(f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows))]
 
 
 def main() -> None:
@@ -286,10 +341,7 @@ def main() -> None:
     arguments = parser.parse_args()
     machine = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     lines = [f"{arguments.rows:,} rows in a batch, {arguments.keys:,} keys. Here: {machine}."]
-    with ExitStack() as opened:
-        entries = in_operator(arguments, opened)
-        measure(entries, arguments.rounds)
-        lines += lines_of(entries, ["tumbling, row by row", "sessions, row by row"])
+    lines += lines_of(without_spark(arguments), ["tumbling, row by row", "sessions, row by row"])
     if not arguments.no_spark:
         with tempfile.TemporaryDirectory() as made, ExitStack() as opened:
             entries = on_spark(arguments, Path(made), opened)
