@@ -11,15 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.backends import backend_of
 
 import keyedstate.backend
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.state import MapState, ValueState
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing import open_instance
 
@@ -104,10 +103,8 @@ def test_the_command_line_shows_it_like_any_other(environment: dict[str, str]) -
 
 def test_states_of_a_job_live_in_it(installed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(installed))
-    settings = Configuration({"backend": "template"})
-    registry = PluginRegistry(settings)
     backend = KeyedStateBackend.open(
-        ChosenBackend(registry.choose(), settings.plugin_options(registry.options, "template")),
+        backend_of("template"),
         KeySpace(types.STRING, KeyGroupRange(0, 15), 16),
         local_base=tmp_path,
     )

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.aggregates import (
@@ -48,14 +49,12 @@ from keyedstate.errors import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.state import AggregateFunction, ListState, ManualClock, Ttl
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 GROUPS = 8
@@ -76,23 +75,17 @@ SCHEMA = pa.schema(
 )
 
 
-@cache
-def chosen(backend: str) -> Any:
-    config = Configuration({"backend": backend})
-    registry = PluginRegistry(config)
-    plugin = registry.choose()
-    return plugin, config.plugin_options(registry.options, plugin.name)
+chosen = cache(backend_of)
 
 
 class Job:
     """A function over one instance of a backend, epoch by epoch."""
 
     def __init__(self, backend: str = "heap-cow", *, keys=("key",), schema=SCHEMA, **settings: Any) -> None:
-        plugin, options = chosen(backend)
         self.keys = keys
         self.schema = schema
         self.backend = KeyedStateBackend.open(
-            ChosenBackend(plugin, options),
+            chosen(backend),
             KeySpace(
                 key_serializer_for([schema.field(name).type for name in keys]),
                 KeyGroupRange(0, GROUPS - 1),

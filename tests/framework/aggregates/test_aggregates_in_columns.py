@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.backends import backend_of
 
 from keyedstate.aggregates import (
     Aggregation,
@@ -30,13 +31,11 @@ from keyedstate.aggregates import (
 from keyedstate.errors import AggregateOverflowError, UserFunctionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.state import Ttl
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing.contract.parts import TablePart
 
@@ -89,14 +88,12 @@ class Job:
         ttl: Ttl | None = None,
         **kept: Any,
     ) -> None:
-        config = Configuration({"backend": form[0], "heap-cow.compiled": form[1]})
-        registry = PluginRegistry(config)
-        self.plugin = registry.choose()
+        chosen = backend_of(form[0], {"heap-cow.compiled": form[1]})
         self.keys = list(keys)
         types = dict(zip(NUMBERS.names, NUMBERS.types, strict=True))
         self.function = Aggregation(self.keys, types, kept or AGGREGATES, ttl)
         self.backend = KeyedStateBackend.open(
-            ChosenBackend(self.plugin, config.plugin_options(registry.options, self.plugin.name)),
+            chosen,
             KeySpace(key_serializer_for([types[key] for key in keys]), KeyGroupRange(0, GROUPS - 1), GROUPS),
             track_changes=True,
         )

@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from support.backends import backend_of
+
 from keyedstate import types
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
 from keyedstate.checkpoint.format.operator_state import read_operator_state
@@ -17,12 +19,10 @@ from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, h
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.state import OperatorListState, UnionListState, ValueState
 from keyedstate.state.context import KeyContext
 from keyedstate.state.operator.backend import OperatorStateBackend
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 COUNT = ValueState("count", types.INT64, default=0)
@@ -108,11 +108,10 @@ class CountingOperator:
     def opened(
         self, restore_point: CheckpointMetadata | None, own: KeyGroupRange, track: bool = False
     ) -> Iterator[KeyedStateBackend]:
-        config = Configuration({"backend": self.backend})
-        registry = PluginRegistry(config)
+        chosen = backend_of(self.backend)
         handles = [] if restore_point is None else handles_for(restore_point, self.folder.storage, own)
         backend = KeyedStateBackend.open(
-            ChosenBackend(registry.choose(), config.plugin_options(registry.options, self.backend)),
+            chosen,
             KeySpace(types.STRING, own, self.max_parallelism),
             handles,
             track_changes=track,

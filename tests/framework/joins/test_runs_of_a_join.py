@@ -9,21 +9,20 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.errors import UserFunctionError
 from keyedstate.joins import IntervalJoinFunction, ProcessJoinFunction, interval_join, join
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.options import Configuration
 from keyedstate.ordered import WriteBuffer
-from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime.functions.connected_inputs import ConnectedInput, ConnectedInputs, struct_column
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.runtime.timers import AtEnd
 from keyedstate.state import Ttl, TtlClock, ValueState
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 TIME = pa.timestamp("ms", "UTC")
@@ -55,11 +54,8 @@ class Job:
     """A join that runs as in a task, in its first epoch."""
 
     def __init__(self, backend_name, function, *, options=None, **settings):
-        config = Configuration({"backend": backend_name, **(options or {})})
-        registry = PluginRegistry(config)
-        plugin = registry.choose()
         self.backend = KeyedStateBackend.open(
-            ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+            backend_of(backend_name, options),
             KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 0), 1),
             event_time=True,
             **settings,

@@ -7,12 +7,11 @@ import datetime as dt
 
 import pyarrow as pa
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.errors import MissingEventTimeError
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.event_time import event_times, is_event_time
 from keyedstate.runtime.grouping import key_serializer_for
@@ -20,7 +19,7 @@ from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.state import Ttl, TtlClock, ValueState
 from keyedstate.state.clock import BEFORE_TIME
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import EventTime
 
@@ -45,14 +44,12 @@ OUTPUT = OutputSchema(
 
 @pytest.fixture
 def backend():
-    config = Configuration({"backend": "heap-cow"})
-    registry = PluginRegistry(config)
-    plugin = registry.choose()
+    chosen = backend_of("heap-cow")
 
     def open_(**settings):
         return contextlib.closing(
             KeyedStateBackend.open(
-                ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+                chosen,
                 KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 0), 1),
                 **settings,
             )

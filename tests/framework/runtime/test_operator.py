@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.errors import (
@@ -21,15 +22,13 @@ from keyedstate.errors import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.runtime.runners.keyed_operator import OUTPUT_BATCH_ROWS
 from keyedstate.state import ValueState
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 GROUPS = 8
@@ -56,9 +55,7 @@ def batch(keys: list[str], **columns: list[Any] | pa.Array) -> pa.RecordBatch:
 @pytest.fixture(params=["heap-cow", "nested-map"])
 def run(request):
     """Run a function over batches; the state lasts as long as the test."""
-    config = Configuration({"backend": request.param})
-    registry = PluginRegistry(config)
-    plugin = registry.choose()
+    chosen = backend_of(request.param)
     opened: dict[tuple[pa.DataType, ...], KeyedStateBackend] = {}
 
     def run(
@@ -67,7 +64,7 @@ def run(request):
         key_types = tuple(batches[0].schema.field(name).type for name in keys)
         if key_types not in opened:
             opened[key_types] = KeyedStateBackend.open(
-                ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+                chosen,
                 KeySpace(key_serializer_for(key_types), KeyGroupRange(0, GROUPS - 1), GROUPS),
             )
         operator = keyed_operator(

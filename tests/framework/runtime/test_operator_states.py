@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.errors import (
@@ -19,8 +20,6 @@ from keyedstate.errors import (
 )
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import (
     BroadcastContext,
     Context,
@@ -33,7 +32,7 @@ from keyedstate.runtime.runners import KeyedOperator, OperatorSpec, keyed_operat
 from keyedstate.runtime.runners.keyed_operator import OUTPUT_BATCH_ROWS
 from keyedstate.state import BroadcastState, OperatorListState, UnionListState, ValueState
 from keyedstate.state.operator.backend import OperatorStateBackend
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 GROUPS = 8
@@ -53,11 +52,9 @@ class Task:
     """One task whose state lasts as long as the test; each function is an epoch."""
 
     def __init__(self, backend_name: str) -> None:
-        config = Configuration({"backend": backend_name})
-        registry = PluginRegistry(config)
-        plugin = registry.choose()
+        chosen = backend_of(backend_name)
         self.backend = KeyedStateBackend.open(
-            ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+            chosen,
             KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, GROUPS - 1), GROUPS),
         )
         self.states = OperatorStateBackend()

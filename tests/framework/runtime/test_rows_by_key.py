@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from support.backends import backend_of
 
 from keyedstate.errors import OutputTypeError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction
 from keyedstate.runtime.grouping import key_serializer_for
 from keyedstate.runtime.key_runs import ROWS_AT_ONCE
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import KeyedOperator, OperatorSpec, keyed_operator
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import EventTime
 
@@ -74,14 +73,12 @@ def batch(columns: list[pa.Array], rows: np.ndarray) -> pa.RecordBatch:
 @pytest.fixture
 def operator(request):
     """Make an operator for a function over rows with these key columns."""
-    config = Configuration({"backend": "heap-cow"})
-    registry = PluginRegistry(config)
-    plugin = registry.choose()
+    chosen = backend_of("heap-cow")
     opened = []
 
     def operator(function: Any, columns: list[pa.Array], time_column: str | None = "when") -> KeyedOperator:
         backend = KeyedStateBackend.open(
-            ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+            chosen,
             KeySpace(
                 key_serializer_for([column.type for column in columns]), KeyGroupRange(0, GROUPS - 1), GROUPS
             ),

@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.backend import SpillManager
 from keyedstate.errors import SnapshotCancelledError
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.options import Configuration
-from keyedstate.plugins import Backend, PluginRegistry
+from keyedstate.plugins import Backend
 from keyedstate.runtime import (
     KeyedBroadcastProcessFunction,
     KeyedProcessFunction,
     VectorizedProcessFunction,
 )
 from keyedstate.state import ValueState
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing import Harness
 
@@ -128,11 +128,9 @@ def test_the_end_of_an_epoch_calls_and_the_end_of_an_instance_closes(manager: Wa
 
 @pytest.fixture
 def keyed(manager: Watching, tmp_path: Path) -> Any:
-    config = Configuration({"backend": "heap-cow"})
-    registry = PluginRegistry(config)
-    plugin = registry.choose()
+    chosen = backend_of("heap-cow")
     backend = KeyedStateBackend.open(
-        ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+        chosen,
         KeySpace(types.INT64, KeyGroupRange(0, 3), 4),
         local_base=tmp_path,
         track_changes=True,

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.backend import Capability
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.state.clock import Clock, system_clock
 from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
@@ -54,13 +53,13 @@ class Instances:
 
     def __init__(self, variant: str, folder: Path) -> None:
         self.options = VARIANTS[variant]
-        config = Configuration(self.options)
-        self._registry = PluginRegistry(config)
-        self.plugin = self._registry.choose()
-        self._options = config.plugin_options(self._registry.options, self.plugin.name)
+        self.plugin = self.chosen().backend
         self.storage = CheckpointStorage.open(str(folder))
         self._numbers = itertools.count()
         self._opened: list[KeyedStateBackend] = []
+
+    def chosen(self, **settings: Any) -> ChosenBackend:
+        return backend_of(self.options["backend"], self.options, **settings)
 
     def open(
         self,
@@ -75,7 +74,7 @@ class Instances:
         latency: LatencySampling | None = None,
     ) -> KeyedStateBackend:
         backend = KeyedStateBackend.open(
-            ChosenBackend(self.plugin, self._options, generic_types=generic_types, latency=latency),
+            self.chosen(generic_types=generic_types, latency=latency),
             KeySpace(key, groups or KeyGroupRange(0, max_parallelism - 1), max_parallelism),
             handles,
             track_changes=track_changes,

@@ -14,7 +14,7 @@ from keyedstate.backend import AnyStateTable, EntryBatch, Snapshot, SnapshotSink
 from keyedstate.checkpoint.format.segment import SegmentWriter
 from keyedstate.errors import SnapshotCancelledError
 from keyedstate.state import ValueState
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.state.registry.running_snapshot import SnapshotTask
 
@@ -110,7 +110,7 @@ def test_a_snapshot_is_released_once_and_leaves_no_partial_file(instances: Any, 
 def test_a_closed_instance_leaves_nothing_in_its_local_folder(instances: Any, tmp_path: Path) -> None:
     """SNAP-03."""
     backend = KeyedStateBackend.open(
-        ChosenBackend(instances.plugin, instances._options),
+        instances.chosen(),
         KeySpace(types.INT64, instances.open().key_groups, 10),
         local_base=tmp_path,
     )

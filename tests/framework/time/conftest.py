@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.backend import StateHandle, StateMeta
@@ -16,10 +17,8 @@ from keyedstate.checkpoint.format.delta import ChainHandle, write_delta
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ManualClock
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import Timer, TimerService, TimerServices
 
@@ -104,15 +103,9 @@ class Backends:
         event_time: bool = True,
         timer_queue: str | None = None,
     ) -> KeyedStateBackend:
-        config = Configuration({"backend": name or self.name})
-        registry = PluginRegistry(config)
-        plugin = registry.choose()
+        chosen_queue = timer_queue or ("auto" if name else self.timer_queue)
         backend = KeyedStateBackend.open(
-            ChosenBackend(
-                plugin,
-                config.plugin_options(registry.options, plugin.name),
-                timer_queue=timer_queue or ("auto" if name else self.timer_queue),
-            ),
+            backend_of(name or self.name, timer_queue=chosen_queue),
             KeySpace(key, groups or KeyGroupRange(0, GROUPS - 1), GROUPS),
             handles,
             local_base=self.folder,

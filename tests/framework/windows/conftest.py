@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ManualClock
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import TimerServices
 from keyedstate.windows.declaration.contents import AllRows, WindowContents
@@ -66,11 +65,9 @@ class Job:
         self._start(())
 
     def _start(self, handles: Any) -> None:
-        config = Configuration({"backend": self._backend_name})
-        registry = PluginRegistry(config)
-        plugin = registry.choose()
+        chosen = backend_of(self._backend_name)
         self.backend = KeyedStateBackend.open(
-            ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+            chosen,
             KeySpace(types.STRING, KeyGroupRange(0, GROUPS - 1), GROUPS),
             handles,
             local_base=self._folder,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.checkpoint.format.delta import ChainHandle, write_delta
@@ -20,10 +21,8 @@ from keyedstate.checkpoint.format.segment_format import SegmentFile
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import CorruptFileError
 from keyedstate.keygroups import KeyGroupRange, key_group_ranges
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ListState, ManualClock, MapState, ReducingState, Ttl, ValueState
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 GROUPS = 6
@@ -41,10 +40,7 @@ class Chain:
     """One instance after the other: each is restored from the files of those before, and adds a file."""
 
     def __init__(self, name: str, storage: CheckpointStorage) -> None:
-        config = Configuration({"backend": name})
-        registry = PluginRegistry(config)
-        self.plugin = registry.choose()
-        self.options = config.plugin_options(registry.options, name)
+        self.chosen = backend_of(name)
         self.storage = storage
         self.full: SegmentFile | None = None
         self.deltas: list[SegmentFile] = []
@@ -71,7 +67,7 @@ class Chain:
         self, handles: list[Any], groups: KeyGroupRange | None = None, **settings: Any
     ) -> KeyedStateBackend:
         return KeyedStateBackend.open(
-            ChosenBackend(self.plugin, self.options),
+            self.chosen,
             KeySpace(KEY, groups or KeyGroupRange(0, GROUPS - 1), GROUPS),
             handles,
             clock=ManualClock(0),

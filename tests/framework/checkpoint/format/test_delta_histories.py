@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.checkpoint.format.manifest import AttemptManifest, CheckpointMetadata, TaskIdentity
@@ -26,8 +27,6 @@ from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, h
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
     IncrementalCleanup,
     ListState,
@@ -40,7 +39,7 @@ from keyedstate.state import (
 )
 from keyedstate.state.context import KeyContext
 from keyedstate.state.operator.backend import OperatorStateBackend
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 pytestmark = pytest.mark.slow
@@ -213,11 +212,10 @@ class History:
     def opened(
         self, metadata: CheckpointMetadata | None, groups: KeyGroupRange, now: int, track: bool = False
     ) -> Iterator[KeyedStateBackend]:
-        config = Configuration({"backend": self.backend})
-        registry = PluginRegistry(config)
+        chosen = backend_of(self.backend)
         handles = [] if metadata is None else handles_for(metadata, self.folder.storage, groups)
         backend = KeyedStateBackend.open(
-            ChosenBackend(registry.choose(), config.plugin_options(registry.options, self.backend)),
+            chosen,
             KeySpace(KEY, groups, GROUPS),
             handles,
             clock=ManualClock(now),

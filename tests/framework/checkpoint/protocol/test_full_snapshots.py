@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.checkpoint.format.manifest import (
@@ -29,11 +30,9 @@ from keyedstate.checkpoint.protocol.recovery import claim, find_restore_point, h
 from keyedstate.epoch.epoch_writer import EpochFiles, EpochWriter
 from keyedstate.errors import TooManyFailedSnapshotsError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ValueState
 from keyedstate.state.operator.backend import OperatorStateBackend
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 _SPEC = importlib.util.spec_from_file_location("unruly", Path(__file__).parents[1] / "unruly.py")
@@ -187,11 +186,10 @@ class Task:
         self.restore()
 
     def opened(self, metadata: CheckpointMetadata | None) -> KeyedStateBackend:
-        config = Configuration({"backend": "heap-cow"})
-        registry = PluginRegistry(config)
+        chosen = backend_of("heap-cow")
         handles = [] if metadata is None else handles_for(metadata, self.folder.storage, ALL)
         backend = KeyedStateBackend.open(
-            ChosenBackend(registry.choose(), config.plugin_options(registry.options, "heap-cow")),
+            chosen,
             KeySpace(types.INT64, ALL, GROUPS),
             handles,
             track_changes=True,

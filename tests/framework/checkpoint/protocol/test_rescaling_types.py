@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.backend import EntryBatch, StateKind, StateMeta
@@ -15,10 +16,8 @@ from keyedstate.checkpoint.format.segment import SegmentHandle, SegmentWriter
 from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import StateMigrationError
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ValueState
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.types import VOID, VOID_NAMESPACE, TtlSerializer, nullable, row_of
 
@@ -37,13 +36,12 @@ def restored(folder: Path, backend: str, parts: list[tuple[Any, Any]]) -> Iterat
         writer.begin_state(StateMeta("s", StateKind.VALUE, types.INT64, VOID, serializer))
         writer.write_entries(group, [EntryBatch([VOID_NAMESPACE], [group], [value])])
         handles.append(SegmentHandle.open(storage, writer.finish()))
-    config = Configuration({"backend": backend})
-    registry = PluginRegistry(config)
+    chosen = backend_of(backend)
     with contextlib.ExitStack() as opened:
         for handle in handles:
             opened.callback(handle.close)
         keyed = KeyedStateBackend.open(
-            ChosenBackend(registry.choose(), config.plugin_options(registry.options, backend)),
+            chosen,
             KeySpace(types.INT64, KeyGroupRange(0, len(parts) - 1), len(parts)),
             handles,
         )

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from support.backends import backend_of
 from support.mean import Mean
 
 from keyedstate import types
@@ -28,8 +29,6 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.epoch.epoch_writer import EpochWriter
 from keyedstate.errors import CorruptFileError, GenericStateRefusedError, UnknownStateError
 from keyedstate.keygroups import KeyGroupRange, key_group_range_for
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.state import (
     AggregatingState,
     BroadcastState,
@@ -44,7 +43,7 @@ from keyedstate.state import (
 )
 from keyedstate.state.context import KeyContext
 from keyedstate.state.operator.backend import OperatorStateBackend
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 GROUPS = 8
@@ -81,8 +80,7 @@ class Writer:
         """Run both tasks; from the second epoch on they write deltas."""
         epoch, self.epochs = self.epochs, self.epochs + 1
         restore_point = self.folder.read_metadata(epoch - 1) if epoch else None
-        config = Configuration({"backend": self.backend})
-        registry = PluginRegistry(config)
+        chosen = backend_of(self.backend)
         for partition in range(2):
             identity = TaskIdentity(
                 "views", "query", "run", epoch, partition, 2, GROUPS, 2 * epoch + partition,
@@ -92,7 +90,7 @@ class Writer:
             groups = key_group_range_for(partition, 2, GROUPS)
             before = None if restore_point is None else restore_point.parts[partition]
             backend = KeyedStateBackend.open(
-                ChosenBackend(registry.choose(), config.plugin_options(registry.options, self.backend)),
+                chosen,
                 KeySpace(self.key, groups, GROUPS),
                 [] if restore_point is None else handles_for(restore_point, self.folder.storage, groups),
                 clock=ManualClock(epoch * EPOCH_MS),

@@ -6,6 +6,7 @@ import datetime as dt
 
 import pyarrow as pa
 import pytest
+from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.errors import (
@@ -16,8 +17,6 @@ from keyedstate.errors import (
     UserFunctionError,
 )
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedCoProcessFunction, KeyedProcessFunction
 from keyedstate.runtime.functions.connected_inputs import ConnectedInput, ConnectedInputs, struct_column
 from keyedstate.runtime.grouping import key_serializer_for
@@ -25,7 +24,7 @@ from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.state import ListState, ValueState
 from keyedstate.state.clock import BEFORE_TIME
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing import Harness, Input
 from keyedstate.time import EventTime
@@ -166,11 +165,9 @@ def operator(function, backend_name, time=None, keys=("k", "j")):
     inputs = ConnectedInputs(
         (ConnectedInput(schema, keys[:1], time and "at"), ConnectedInput(other, keys[1:], time and "at"))
     )
-    config = Configuration({"backend": backend_name})
-    registry = PluginRegistry(config)
-    plugin = registry.choose()
+    chosen = backend_of(backend_name)
     backend = KeyedStateBackend.open(
-        ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+        chosen,
         KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 0), 1),
         event_time=time is not None,
     )

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.backends import backend_of
 from support.inside import accessor_of
 
 from keyedstate import types
@@ -17,8 +18,6 @@ from keyedstate.aggregates import Aggregation, collect, count, sum_
 from keyedstate.errors import NoCurrentKeyError, OutputBatchError, StateValueError, UserFunctionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.runtime import KeyedProcessFunction, VectorizedProcessFunction
 from keyedstate.runtime.grouping import GroupedRows, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
@@ -26,7 +25,7 @@ from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.runtime.runners import batches as batch_operator
 from keyedstate.runtime.runners import rows as operator_module
 from keyedstate.state import ListState, MapState, ReducingState, Ttl, TtlClock, ValueState
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
+from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing import Harness
 from keyedstate.time import EventTime
@@ -89,13 +88,11 @@ class ByBatch(Totals, VectorizedProcessFunction):
 
 class Job:
     def __init__(self, backend="heap-cow", schema=INPUT, **settings):
-        config = Configuration({"backend": backend})
-        registry = PluginRegistry(config)
-        plugin = registry.choose()
+        chosen = backend_of(backend)
         self.schema = schema
         self.settings = {}
         self.backend = KeyedStateBackend.open(
-            ChosenBackend(plugin, config.plugin_options(registry.options, plugin.name)),
+            chosen,
             KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, GROUPS - 1), GROUPS),
             local_base=MEMORY,
             **settings,
