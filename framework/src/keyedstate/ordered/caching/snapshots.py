@@ -23,6 +23,8 @@ from keyedstate.types.contract.transposing import transposed
 
 _NAMESPACE, _KEY = itemgetter(0), itemgetter(1)
 
+_Numbers = npt.NDArray[np.int64]
+
 
 class CachedEntries(TableSnapshot[Any, Any, Any]):
     """The entries of a copy of rows, with cached entries in the place of outdated rows.
@@ -112,21 +114,22 @@ class CachedChanges(TableChanges[Any, Any, Any]):
         self._copy = copy
         self._keys = keys
         self._values = values
-        self._groups = TrackedKeys.key_groups(codes)
-        #: The indices of written and of removed keys, each by key group.
+        groups = TrackedKeys.key_groups(codes)
+        #: The indices of written and of removed keys by key group, with these.
         self._written, self._removed = (
-            indices[np.argsort(self._groups[indices], kind="stable")]
-            for indices in TrackedKeys.written_and_removed(codes)
+            _by_key_group(indices, groups[indices]) for indices in TrackedKeys.written_and_removed(codes)
         )
 
     def __len__(self) -> int:
-        return len(self._written) + len(self._removed)
+        return len(self._written[0]) + len(self._removed[0])
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        return [group for group in np.unique(self._groups).tolist() if group in key_groups]
+        found = np.union1d(self._written[1], self._removed[1])
+        return [group for group in found.tolist() if group in key_groups]
 
-    def _parts(self, indices: npt.NDArray[np.int64], key_group: int, size: int) -> Iterator[list[int]]:
-        first, last = np.searchsorted(self._groups[indices], [key_group, key_group + 1]).tolist()
+    def _parts(self, of: tuple[_Numbers, _Numbers], key_group: int, size: int) -> Iterator[list[int]]:
+        indices, groups = of
+        first, last = np.searchsorted(groups, [key_group, key_group + 1]).tolist()
         for start in range(first, last, size):
             yield indices[start : min(start + size, last)].tolist()
 
@@ -149,9 +152,15 @@ class CachedChanges(TableChanges[Any, Any, Any]):
 
     def release(self) -> None:
         self._keys, self._values = [], []
-        self._written, self._removed = self._written[:0], self._removed[:0]
+        none = np.empty(0, np.int64)
+        self._written = self._removed = none, none
         if self._copy is not None:
             self._copy.release()
+
+
+def _by_key_group(indices: _Numbers, groups: _Numbers) -> tuple[_Numbers, _Numbers]:
+    order = np.argsort(groups, kind="stable")
+    return indices[order], groups[order]
 
 
 def _plain(value: Any) -> Any:
