@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import namedtuple
 from types import ModuleType
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +21,15 @@ from keyedstate.errors import ValueTypeError
 from keyedstate.row_path import plain
 
 INTEGERS = st.integers(-(2**63) - 1, 2**63)
-SCALARS = st.none() | st.booleans() | INTEGERS | st.text(st.characters(), max_size=3) | st.floats()
+ZONES = st.sampled_from([None, dt.timezone.utc, ZoneInfo("UTC"), dt.timezone(dt.timedelta(hours=1))])
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | INTEGERS
+    | st.text(st.characters(), max_size=3)
+    | st.floats()
+    | ZONES.map(lambda zone: dt.datetime(2026, 1, 1, tzinfo=zone))
+)
 Pair = namedtuple("Pair", "a b")
 ROW = types.row_of({"a": types.INT32, "b": types.nullable(types.STRING)})
 VALUES = st.recursive(
@@ -41,9 +50,12 @@ TYPES = [
     types.STRING,
     types.FLOAT64,
     types.FLOAT32,
+    types.TIMESTAMP,
+    types.TIMESTAMP_NTZ,
     types.nullable(types.STRING),
     types.nullable(types.list_of(types.INT64)),
     types.tuple_of(types.INT64, types.INT64),
+    types.tuple_of(types.TIMESTAMP),
     types.tuple_of(types.nullable(types.tuple_of(types.INT64)), types.FLOAT32),
     ROW,
     types.tuple_of(ROW),

@@ -112,6 +112,59 @@ def test_rows_are_written_and_read_as_by_the_loop_over_their_fields(row, wrong, 
             assert read(of, DataInputView(spoiled)) == read(loop.deserialize, LoopInput(spoiled))
 
 
+def outcome(of: Any, given: Any) -> Any:
+    try:
+        return repr(of(given))
+    except (CorruptDataError, ValueTypeError, UnicodeEncodeError) as error:
+        return type(error), str(error)
+
+
+@given(
+    row=ROWS,
+    count=st.integers(0, 4),
+    wrong=WRONG,
+    place=st.integers(0, 4),
+    damage=st.integers(0, 255),
+    at=st.integers(0, 200),
+)
+def test_lists_of_rows_are_written_and_read_as_by_the_loop_over_their_fields(
+    row, count, wrong, place, damage, at
+):
+    """Also a list with a row or a value of another type, and bytes that are damaged or end too early."""
+    element, values = row
+    serializer = types.list_of(element)
+    loop = plain(serializer)
+    rows = [element.python_type(*values)] * count
+    data = serializer.to_bytes(rows)
+    assert data == loop.to_bytes(rows)
+    assert serializer.to_bytes_many([rows, []]) == [data, bytes(4)]
+    others = [*rows, element.python_type(*values)._replace(**{f"c{place % len(values)}": wrong})]
+    for other in (others, [*rows, wrong], tuple(rows), wrong):
+        assert outcome(serializer.to_bytes, other) == outcome(loop.to_bytes, other)
+    damaged = bytearray(data)
+    damaged[at % len(damaged)] = damage
+    for spoiled in (data, bytes(damaged), data[: at % len(data)], data + b"x", bytearray(data)):
+        assert outcome(serializer.from_bytes, spoiled) == outcome(loop.from_bytes, spoiled)
+
+
+@pytest.mark.skipif(row_path.compiled is None, reason="the per-record path is not compiled")
+def test_lists_of_what_has_compiled_code_have_it():
+    element = types.row_of({"a": types.INT64, "at": types.TIMESTAMP})
+    rows = [element.python_type(n, dt.datetime(2026, 1, 1, tzinfo=UTC)) for n in range(3)]
+    for known in (types.list_of(element), types.list_of(types.tuple_of(types.INT64, types.TIMESTAMP))):
+        values = rows if known.element_serializer is element else list(map(tuple, rows))
+        assert known._coder.list_from_bytes(known._coder.list_to_bytes(values)) == values
+    for unknown in (types.INT64, types.list_of(element), types.nullable(element)):
+        assert types.list_of(unknown)._coder is None
+
+
+def test_a_number_of_elements_that_the_bytes_cannot_hold_is_refused():
+    serializer = types.list_of(types.row_of({"a": types.INT64}))
+    for count in (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff"):
+        with pytest.raises(CorruptDataError):
+            serializer.from_bytes(count + b"x" * 100)
+
+
 @pytest.mark.skipif(row_path.compiled is None, reason="the per-record path is not compiled")
 def test_compiled_code_writes_and_reads_rows_tuples_and_accumulators_of_its_types():
     fields = {f"c{n}": field for n, field in enumerate(VALUES)}

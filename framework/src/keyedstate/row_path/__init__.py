@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyedstate.row_path import plain
 
 #: That of `compiled.pyx`.
-_REVISION = 7
+_REVISION = 8
 
 
 def _compiled() -> Any:

@@ -1,8 +1,8 @@
 # The bytes of rows and tuples of scalars for `keyedstate.types.contract.compiled_bytes`, and columns of instants.
 # Part of `compiled.pyx`.
 #
-# A row in an ordered store is bytes, and a function of Python for each kind of row takes ten times as long.  What is rare is left to the caller: a value of another class, text with surrogates,
-# bytes that are wrong.  No code of Python runs between the first byte and the last, so one buffer is enough.
+# A row in an ordered store is bytes, and a function of Python for each kind of row takes ten times as long.
+# What is rare is left to the caller: a value of another class, text with surrogates, bytes that are wrong.  No code of Python runs between the first byte and the last, so one buffer is enough.
 
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.datetime cimport (
@@ -20,6 +20,7 @@ from cpython.datetime cimport (
     datetime_tzinfo,
     import_datetime,
 )
+from cpython.list cimport PyList_CheckExact
 from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport uint16_t, uint64_t
@@ -36,6 +37,13 @@ cdef extern from "Python.h":
 import_datetime()
 
 cdef object _UTC = _datetime.timezone.utc
+
+cdef inline int _instant_fits(object value, object zone) noexcept:
+    """Return whether a value is an instant of a zone; -1 for one of another zone."""
+    if not PyDateTime_CheckExact(value):
+        return 0
+    return 1 if datetime_tzinfo(value) is zone else -1
+
 
 cdef enum:
     INT8, INT16, INT32, INT64, FLOAT64, BOOLEAN, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ, FIELDS
@@ -375,6 +383,46 @@ cdef class _Coder:
         value = self.take(&source)
         _end()
         return value if source.at == source.end else None
+
+    def list_to_bytes(self, values):
+        """Return the bytes of a list of values: their number, and each of them; None as `to_bytes`."""
+        cdef Py_ssize_t count, index
+        if not PyList_CheckExact(values):
+            return None
+        count = PyList_GET_SIZE(values)
+        _begin()
+        if count > 0x7FFFFFFF or not _make_room(4):
+            return None
+        _put(<uint64_t>count, 4)
+        for index in range(count):
+            if not self.put(<object>PyList_GET_ITEM(values, index)):
+                _end()
+                return None
+        made = PyBytes_FromStringAndSize(<char*>_out.data, _out.size)
+        _end()
+        return made
+
+    def list_from_bytes(self, data):
+        """Return the list of values of bytes that hold exactly one; None as `to_bytes`."""
+        cdef _Source source
+        cdef uint64_t count, index
+        if not PyBytes_CheckExact(data):
+            return None
+        source.data, source.at, source.end = <const uint8_t*>PyBytes_AS_STRING(data), 0, PyBytes_GET_SIZE(data)
+        if not _has(&source, 4):
+            return None
+        count = _take(&source, 4)
+        # Values of no bytes would be made without end.
+        if count > <uint64_t>source.end:
+            return None
+        values = []
+        for index in range(count):
+            value = self.take(&source)
+            if value is None:
+                break
+            values.append(value)
+        _end()
+        return values if source.at == source.end and <uint64_t>PyList_GET_SIZE(values) == count else None
 
 
 cdef bint _put_scalar(int kind, object value) except -1:

@@ -48,7 +48,7 @@ cdef extern from *:
     Py_ssize_t keyedstate_offset(object member)
 
 #: Raised with every change of what the callers need: `keyedstate.row_path` has the same number.
-REVISION = 7
+REVISION = 8
 
 
 # -- hashes of keys ------------------------------------------------------------------------------------------
@@ -268,17 +268,27 @@ def tuples_of(cls, columns):
 
 
 cdef enum:
-    CALL, CLASS, INTEGER, TEXT, NULLABLE, TUPLE
+    CALL, CLASS, INTEGER, TEXT, INSTANT, NULLABLE, TUPLE
 
-_KINDS = {"call": CALL, "class": CLASS, "integer": INTEGER, "text": TEXT, "nullable": NULLABLE, "tuple": TUPLE}
+_KINDS = {
+    "call": CALL,
+    "class": CLASS,
+    "integer": INTEGER,
+    "text": TEXT,
+    "instant": INSTANT,
+    "nullable": NULLABLE,
+    "tuple": TUPLE,
+}
 
 
 cdef class _Check:
     """The check of a type, as `keyedstate.types.TypeSerializer.check_parts` describes it."""
 
     cdef int _kind
-    #: Of CALL a function, of CLASS and TUPLE a class.
+    #: Of CALL a function, of CLASS and TUPLE a class, of INSTANT a zone.
     cdef object _given
+    #: Of INSTANT what decides on other zones.
+    cdef object _otherwise
     cdef long long _low, _high
     #: Of NULLABLE and TUPLE.
     cdef list _parts
@@ -290,6 +300,8 @@ cdef class _Check:
             self._low, self._high = given
         elif self._kind == NULLABLE:
             self._parts = [_Check(*given[0])]
+        elif self._kind == INSTANT:
+            self._given, self._otherwise = given
         elif self._kind != TEXT:
             self._given = given[0]
             self._parts = [_Check(*part) for part in given[1:]]
@@ -297,7 +309,7 @@ cdef class _Check:
     cdef bint fits(self, object value) except -1:
         cdef Py_ssize_t index
         cdef long long number
-        cdef int overflow = 0
+        cdef int overflow = 0, known
         if self._kind == INTEGER:
             if not PyLong_CheckExact(value):
                 return False
@@ -307,6 +319,9 @@ cdef class _Check:
             return Py_TYPE(value) is <PyTypeObject*>self._given
         if self._kind == TEXT:
             return PyUnicode_CheckExact(value) and (PyUnicode_IS_ASCII(value) or _can_be_encoded(value))
+        if self._kind == INSTANT:
+            known = _instant_fits(value, self._given)
+            return known > 0 or (known < 0 and self._otherwise(value))
         if self._kind == NULLABLE:
             return value is None or (<_Check>PyList_GET_ITEM(self._parts, 0)).fits(value)
         if self._kind == TUPLE:

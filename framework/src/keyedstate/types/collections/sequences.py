@@ -7,7 +7,8 @@ then for each element a null flag byte and the element).
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 from keyedstate.errors import ValueTypeError
 from keyedstate.memory.views import DataInputView, DataOutputView
 from keyedstate.types.contract.arrow_columns import offsets_of
+from keyedstate.types.contract.compiled_bytes import CompiledBytes
 from keyedstate.types.contract.composite import (
     FEW,
     ContainerSerializer,
@@ -26,6 +28,7 @@ from keyedstate.types.contract.composite import (
     slots_of,
     write_inner,
 )
+from keyedstate.types.contract.record_code import value_checker
 from keyedstate.types.contract.registry import restorable
 from keyedstate.types.contract.serializer import TypeSerializer
 
@@ -46,6 +49,10 @@ class _ElementsSerializer(ContainerSerializer[C], Generic[C]):
         self.element_serializer = element
         self.needs_canonical = element.needs_canonical
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Compiled functions, which it keeps, cannot be pickled.
+        return type(self), self.inners
+
     @property
     def arrow_type(self) -> pa.DataType:
         return pa.list_(self.element_serializer.arrow_type)
@@ -57,8 +64,13 @@ class _ElementsSerializer(ContainerSerializer[C], Generic[C]):
         if value.__class__ is not self.python_type:
             return False
         elements: Any = value
-        element = self.element_serializer
-        return all(map(element.is_value, elements)) if len(elements) < FEW else element.are_values(elements)
+        if len(elements) < FEW:
+            return all(map(self._is_element, elements))
+        return self.element_serializer.are_values(elements)
+
+    @cached_property
+    def _is_element(self) -> Callable[[Any], bool]:
+        return value_checker(self.element_serializer)
 
     def _read_elements(self, array: pa.Array) -> tuple[list[Any], list[int]]:
         child, bounds = slots_of(array)
@@ -97,11 +109,19 @@ class ListSerializer(_ElementsSerializer["list[T]"], Generic[T]):
                 return struct.pack(f">i{len(value)}{code}", len(value), *value)
             except struct.error:  # a number that does not fit
                 pass
-        return super().to_bytes(value)
+        known = self._coder
+        made: bytes | None = None if known is None else known.list_to_bytes(value)
+        return super().to_bytes(value) if made is None else made
+
+    @cached_property
+    def _coder(self) -> Any:
+        """That of the elements, which are rows or tuples; None where these have none."""
+        element = self.element_serializer
+        return element._coder if isinstance(element, CompiledBytes) else None
 
     def to_bytes_many(self, values: Sequence[list[T]]) -> list[bytes]:
-        numbers = self.element_serializer.fixed_code is not None
-        return list(map(self.to_bytes, values)) if numbers else super().to_bytes_many(values)
+        one_by_one = self.element_serializer.fixed_code is not None or self._coder is not None
+        return list(map(self.to_bytes, values)) if one_by_one else super().to_bytes_many(values)
 
     def from_bytes(self, data: bytes | bytearray | memoryview) -> list[T]:
         code = self.element_serializer.fixed_code
@@ -111,7 +131,9 @@ class ListSerializer(_ElementsSerializer["list[T]"], Generic[T]):
                 found, *elements = struct.unpack(f">i{count}{code}", data)
                 if found == count:
                     return elements
-        return super().from_bytes(data)
+        known = self._coder
+        made: list[T] | None = None if known is None else known.list_from_bytes(data)
+        return super().from_bytes(data) if made is None else made
 
     def read_dense(self, array: pa.Array) -> list[list[T]]:
         elements, bounds = self._read_elements(array)

@@ -227,7 +227,8 @@ class TypeSerializer(ABC, Generic[T]):
         """Return what `is_value` does, for the compiled check: a kind, and what the kind needs.
 
         These are ``"call"`` with a function, ``"class"`` with the exact class, ``"integer"`` with the least
-        and the largest, ``"text"``, ``"nullable"`` with the parts of another type, and ``"tuple"`` with a
+        and the largest, ``"text"``, ``"instant"`` with a zone and a function for the instants of other
+        zones, ``"nullable"`` with the parts of another type, and ``"tuple"`` with a
         class of tuples and the parts of each field. A class that overrides `is_value` alone gets the first.
         """
         return "call", self.is_value

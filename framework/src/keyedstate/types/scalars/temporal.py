@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 from abc import abstractmethod
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -98,6 +99,9 @@ class _InstantSerializer(SingletonSerializer[dt.datetime]):
 
     def is_value(self, value: object) -> bool:
         return value.__class__ is dt.datetime and self._has_right_zone(value)
+
+    def check_parts(self) -> tuple[Any, ...]:
+        return "instant", self._epoch.tzinfo, self._has_right_zone
 
     def serialize(self, value: dt.datetime, out: DataOutputView) -> None:
         if not self.is_value(value):
