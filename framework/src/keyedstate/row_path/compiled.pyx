@@ -451,4 +451,5 @@ cdef bint _fits(object is_value, object value) except -1:
 
 # -- bytes of rows and tuples --------------------------------------------------------------------------------
 
+include "instants.pxi"
 include "coder.pxi"
