@@ -452,6 +452,16 @@ def test_a_loop_whose_task_is_gone_is_interrupted(start: Callable[..., HostedJob
     assert host.is_alive
 
 
+def test_a_host_writes_a_manifest_that_is_too_large_to_travel(start: Callable[..., HostedJob]) -> None:
+    latency = {"metrics.latency": True, "metrics.latency-interval": 1, "metrics.latency-history": 10_000}
+    job = start(**latency)
+    job.epoch(0, ["a"])
+    _, acknowledgement = job.attempt(1, ["a"] * 10_000)
+    assert acknowledgement.content is None
+    job.coordinator.acknowledge(acknowledgement)
+    assert job.epoch(2, ["a"]) == [("a", 10_002)]
+
+
 def test_a_host_that_grows_too_large_says_so_and_makes_place(start: Callable[..., HostedJob]) -> None:
     job = start(memory_bytes=10 << 20)
     with pytest.raises(HostMemoryError, match=r"spark\.keyedstate\.hosts\.memory"):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 from pyspark.sql import SparkSession
 
@@ -50,15 +48,3 @@ def test_the_driver_keeps_nothing_and_an_error_of_one_operator_does_not_reach_sp
         acknowledge(accumulator, folder.storage.uri, word(partition))
     assert accumulator.value == {}
     assert folder.checkpoints() == []
-
-
-def test_a_manifest_travels_with_its_acknowledgement_unless_it_is_large() -> None:
-    added: list[dict[str, tuple[str, dict[str, Any]]]] = []
-
-    class Recording:
-        add = staticmethod(added.append)
-
-    for size in (10, 100_000):
-        acknowledge(cast(Any, Recording()), "folder", replace(word(0), content="x" * size))
-    contents = [update["op-0"][1]["content"] for update in added]
-    assert contents == ["x" * 10, None]

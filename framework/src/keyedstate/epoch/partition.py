@@ -7,7 +7,6 @@ so an attempt may die at any point, or live on as a zombie.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,6 @@ import pyarrow as pa
 
 from keyedstate.backend import StateMeta
 from keyedstate.checkpoint.format.delta import read_changes
-from keyedstate.checkpoint.format.json_converter import to_json
 from keyedstate.checkpoint.format.manifest import AttemptManifest, HostAddress, StateOrigin, latest_inputs
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement
 from keyedstate.checkpoint.protocol.full_snapshots import FullSnapshotRules, SnapshotKind
@@ -275,7 +273,7 @@ class Partition:
         else:
             path = write_attempt(start.folder, manifest, shared)
         self._written = manifest
-        return Acknowledgement(start.identity, path, json.dumps(to_json(manifest)))
+        return Acknowledgement.of(path, manifest)
 
     def close(self) -> None:
         """Close the function and release the state, even if the function's `close` raises UserFunctionError.

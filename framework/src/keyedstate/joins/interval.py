@@ -286,7 +286,7 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
         buffer = self._buffers_of_sides[of_right].state
         life = self._interval.right_life if of_right else self._interval.left_life
         now = self._timers.current_watermark
-        over, next_end = [], END_OF_TIME
+        over, next_end, others = [], END_OF_TIME, False
         # Of rows that all live as long, only the times are read.
         stored = ((time, ()) for time in list(buffer.keys())) if life is not None else list(buffer.items())
         for time, rows in stored:
@@ -304,10 +304,10 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
             if end <= now:
                 over.append(time)
             else:
-                next_end = min(end, next_end)
+                next_end, others = min(end, next_end), True
         if over:
             # All times were read, so no look-up is needed.
-            buffer._drop(over, others=next_end < END_OF_TIME)
+            buffer._drop(over, others=others)
         if next_end < END_OF_TIME:
             # The interval may have been another one when the timers of these rows were registered.
             self._clean_up_at(side, next_end)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from keyedstate.checkpoint.format.json_converter import from_json
+from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.format.manifest import (
     AttemptManifest,
     CheckpointMetadata,
@@ -36,6 +36,10 @@ from keyedstate.options import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT, Configur
 _log = logging.getLogger(__name__)
 
 
+#: The driver reads a manifest whose JSON is longer: those of all tasks are in its memory at once.
+CARRIED_BYTES = 1 << 16
+
+
 @dataclass(frozen=True)
 class Acknowledgement:
     """The message of a task that its attempt has finished; small, since it travels through an accumulator."""
@@ -43,8 +47,14 @@ class Acknowledgement:
     identity: TaskIdentity
     #: The path that `write_attempt` returned.
     manifest: str
-    #: The manifest in JSON; None where it is too large to travel, and has to be read.
+    #: The manifest in JSON; None where it is longer than `CARRIED_BYTES`, and has to be read.
     content: str | None = None
+
+    @classmethod
+    def of(cls, path: str, manifest: AttemptManifest) -> Acknowledgement:
+        """Return that of a manifest that was written to a path."""
+        content = json.dumps(to_json(manifest))
+        return cls(manifest.identity, path, content if len(content) <= CARRIED_BYTES else None)
 
 
 class CheckpointListener:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _log = logging.getLogger(__name__)
-
-#: The driver reads a manifest that is larger: the results of all tasks are in its memory at once.
-_CONTENT_BYTES = 1 << 16
 
 #: Acknowledgements as JSON, each with the URI of its operator's folder, by the nonce of the attempt.
 Update = dict[str, tuple[str, dict[str, Any]]]
@@ -98,8 +94,6 @@ _lock = threading.Lock()
 
 def acknowledge(accumulator: Accumulator[Update], folder: str, acknowledgement: Acknowledgement) -> None:
     """Add an entry in a task; the driver receives it if the task succeeds."""
-    if len(acknowledgement.content or "") > _CONTENT_BYTES:
-        acknowledgement = replace(acknowledgement, content=None)
     accumulator.add({acknowledgement.identity.nonce: (folder, to_json(acknowledgement))})
 
 

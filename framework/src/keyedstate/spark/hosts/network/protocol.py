@@ -39,6 +39,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from keyedstate.checkpoint.protocol.coordinator import CARRIED_BYTES
 from keyedstate.errors import HostProtocolError
 from keyedstate.spark.hosts.network.seals import SEAL_BYTES, Seals
 
@@ -65,7 +66,8 @@ class FrameType(enum.IntEnum):
     BATCH = 8, (1 << 32) - 1
     KEYED = 9, 0
     END = 10, 0
-    DONE = 11, 64 << 10
+    #: Has a manifest as a string: most of its bytes may be escaped.
+    DONE = 11, 4 * CARRIED_BYTES
     FAILED = 12, 1 << 20
     NOT_KEPT = 13, 0
 
