@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import time
@@ -16,6 +17,7 @@ from support import distant
 from keyedstate.checkpoint.format.manifest import TaskIdentity
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.epoch import epoch_start
 from keyedstate.epoch.configuration import frozen, storage_in_task
 from keyedstate.epoch.epoch_start import EpochStart
 from keyedstate.epoch.function_transport import pack_function
@@ -172,6 +174,25 @@ def test_a_run_that_was_superseded_is_refused_and_leaves_no_marker(tmp_path: Pat
     with pytest.raises(SupersededRunError):
         query.task(2, 0)
     assert newer.folder.storage.files() == before
+
+
+def test_a_run_that_was_superseded_says_so_beside_a_second_operator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine's clock was set, so it lists the attempts, and finds the other operator, at once."""
+    query, second = Query(tmp_path, 1), Query(tmp_path, 1, operator="another")
+    for epoch in range(2):
+        query.epoch(epoch)
+    second.task(2, 0)
+    newer = Query(tmp_path, 1)
+    newer.restart("run-2")
+    with contextlib.suppress(DuplicateUidError):
+        newer.task(2, 0)
+    monkeypatch.setattr(epoch_start, "system_clock", lambda: time.time_ns() // 1_000_000 + 30_000)
+    before = query.folder.storage.files()
+    with pytest.raises(SupersededRunError):
+        query.task(2, 0)
+    assert query.folder.storage.files() == before
 
 
 def test_a_run_whose_folder_was_deleted_meanwhile_is_refused(tmp_path: Path) -> None:

@@ -51,14 +51,20 @@ def test_without_a_stamp_the_time_after_the_request_counts():
 
 
 def test_a_comparison_tells_the_storages_time_without_another_request() -> None:
-    comparison = ClockComparison(EpochClock.at_stamp(1_000, 501_000, 1_010, 60_000), 77)
+    comparison = ClockComparison.at_stamp(1_000, 501_000, 1_010, 77, 60_000)
     later = comparison.clock_at(6_010, 5_077)
     assert later == EpochClock(6_010, 506_000, 60_000)
     assert later.skew_ms == comparison.clock.skew_ms
 
 
+def test_a_slow_request_shows_no_skew_later_either() -> None:
+    comparison = ClockComparison.at_stamp(1_000, 1_000, 1_800, 77, 100)
+    later = comparison.clock_at(11_800, 10_077)
+    assert later == EpochClock(11_800, 11_800, 100)
+
+
 def test_a_comparison_follows_a_machine_whose_clock_is_slewed() -> None:
-    comparison = ClockComparison(EpochClock.at_stamp(1_000, 1_005, 1_010, 60_000), 77)
+    comparison = ClockComparison.at_stamp(1_000, 1_005, 1_010, 82, 60_000)
     later = comparison.clock_at(7_005, 5_077)
     assert later is not None
     assert (later.skew_ms, later.storage_ms) == (1_000, 6_005)
@@ -69,10 +75,10 @@ def test_clocks_are_compared_again_once_one_was_set_or_after_a_while(
     machine_ms: int, monotonic_ms: int
 ) -> None:
     """The clock was set forward, or the machine slept; it was set back; the comparison is old."""
-    comparison = ClockComparison(EpochClock.at_stamp(1_000, 1_005, 1_010, 60_000), 77)
+    comparison = ClockComparison.at_stamp(1_000, 1_005, 1_010, 82, 60_000)
     assert comparison.clock_at(machine_ms, monotonic_ms) is None
 
 
 def test_a_comparison_with_a_storage_without_times_finds_none_later() -> None:
-    comparison = ClockComparison(EpochClock.at_stamp(1_000, None, 1_010, 60_000), 77)
+    comparison = ClockComparison.at_stamp(1_000, None, 1_010, 77, 60_000)
     assert comparison.clock_at(6_010, 5_077) == EpochClock(6_010, None, 60_000)

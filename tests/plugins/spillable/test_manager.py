@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from spillable_simulation import MIB, World, options
+from spillable_simulation import MIB, CountedTable, World, options
 
 from keyedstate_spillable.adaptive import AdaptivePolicy
 from keyedstate_spillable.classic import ClassicPolicy
@@ -233,6 +233,39 @@ def test_a_long_move_is_done_in_slices_between_chunks(action: Action):
             assert world.clock.now - before[1] <= 10
         manager.balance(world.tables, world.cancel)
     assert of[0] == 50_000
+
+
+def loading(*answers: Decision) -> tuple[World, CountedTable, Scripted]:
+    """Return a world whose policy first loads a key group in many slices, then decides as given."""
+    world = World(ms_per_call=1)
+    table = world.table("counts", {0: 100_000}, entry_bytes=512)
+    table.spill(0, 100_000)
+    policy = Scripted(Decision(Action.LOAD, 1.0), *answers, moves=[Move("counts", 0, 50_000 * 512.0)])
+    policy.slice_ms, policy.trigger_interval_ms = 10, 0
+    return world, table, policy
+
+
+def test_entries_stop_coming_back_when_memory_runs_out():
+    world, table, policy = loading()
+    policy.sees_emergencies = True
+    with world.running(policy) as step:
+        step(10_000)
+        loaded = table.memory[0]
+        assert 0 < loaded < 50_000
+        world.machine.process = 1030 * MIB
+        for _ in range(3):
+            step(100)
+    assert table.memory[0] == loaded
+
+
+def test_entries_that_come_back_do_not_delay_the_decision_to_spill():
+    world, table, policy = loading(SPILL)
+    with world.running(policy) as step:
+        step(10_000)
+        loaded = table.memory[0]
+        step(10_000)
+    assert len(policy.asked) == 2
+    assert table.memory[0] < loaded
 
 
 def test_large_entries_move_in_steps_of_few():

@@ -83,10 +83,13 @@ class _Registration:
         """Compare the clocks for the next epoch, and refuse a second operator."""
         attempts = self.attempts()
         stamps = [file.modified_ms for file in attempts if file.nonce == self._identity.nonce]
-        clock = EpochClock.at_stamp(
-            self._before_ms, stamps[0] if stamps else None, self._after_ms, self._max_skew_ms
+        _compared[self._folder.storage.uri] = ClockComparison.at_stamp(
+            self._before_ms,
+            stamps[0] if stamps else None,
+            self._after_ms,
+            self._monotonic_ms,
+            self._max_skew_ms,
         )
-        _compared[self._folder.storage.uri] = ClockComparison(clock, self._monotonic_ms)
         _refuse_second_operator(attempts, self._identity)
 
 

@@ -67,6 +67,14 @@ class ClockComparison:
     #: At the same moment, by a clock of this process that nobody sets.
     monotonic_ms: int
 
+    @classmethod
+    def at_stamp(
+        cls, before_ms: int, storage_ms: int | None, after_ms: int, monotonic_ms: int, max_skew_ms: int
+    ) -> ClockComparison:
+        """Return the comparison of `EpochClock.at_stamp`; `monotonic_ms` was read with `after_ms`."""
+        clock = EpochClock.at_stamp(before_ms, storage_ms, after_ms, max_skew_ms)
+        return cls(clock, monotonic_ms - (after_ms - clock.machine_ms))
+
     def clock_at(self, machine_ms: int, monotonic_ms: int) -> EpochClock | None:
         """Return the clocks at a later moment; None where they have to be compared again.
 

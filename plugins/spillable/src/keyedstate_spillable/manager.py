@@ -195,7 +195,9 @@ class TieredSpillManager(SpillManager):
 
         Returns the bytes that must move before the next rows.
         """
-        due = not self._moves and self._is_due()
+        # Entries that come back must not delay the decision to spill.
+        loading = bool(self._moves) and self._action is Action.LOAD
+        due = (loading or not self._moves) and self._is_due()
         maps = self._survey() if due else None
         self._own_bytes = sum(table.memory_bytes for table in self._tables.values())
         signals = self._signals(sample)
@@ -208,6 +210,8 @@ class TieredSpillManager(SpillManager):
             maps = self._survey()
         self._checked_ms = self._clock()
         if emergency:
+            if loading:
+                self._moves.clear()
             self._warn_of_others(signals)
         decision, moves = self._decide(signals, maps, emergency=emergency)
         if not moves or (decision.action is Action.SPILL and self._is_refused()):

@@ -64,6 +64,7 @@ from keyedstate.checkpoint.storage.filesystem import CheckpointStorage
 from keyedstate.errors import (
     CheckpointError,
     IncompleteEpochError,
+    KeyedStateError,
     MaxParallelismChangedError,
     MissedEpochsError,
     MissingCheckpointError,
@@ -180,8 +181,10 @@ def _still_owner(folder: OperatorFolder, identity: TaskIdentity, marking: Callab
 
 
 def _delete_marker(folder: OperatorFolder, identity: TaskIdentity, marking: Callable[[], object]) -> None:
-    with contextlib.suppress(CheckpointError):
+    # The error of a run that may not begin is the one to raise, and the marker may be there after any other.
+    with contextlib.suppress(KeyedStateError):
         marking()
+    with contextlib.suppress(CheckpointError):
         folder.delete_started(identity)
 
 
