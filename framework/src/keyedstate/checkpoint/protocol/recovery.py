@@ -2,8 +2,8 @@
 
 Spark's commit log orders everything: a run begins epoch N + 1 only after Spark has committed epoch N, and an
 epoch has the same rows in every run.  So a checkpoint of epoch N, of whichever run, holds each row of the
-epochs up to N once.  ``protocol/test_protocol_model.py`` of the tests checks these invariants over
-interleavings of drivers, tasks and clean-ups:
+epochs up to N once.  ``docs/explanation/epoch-protocol.md`` has the reasons for these invariants, and
+``protocol/test_protocol_model.py`` of the tests checks them over interleavings of drivers, tasks, clean-ups:
 
 P1. An epoch begins from the newest checkpoint of an epoch *before* it.  Only the number of the epoch decides,
     not the order in which runs entered the owner file.
@@ -27,8 +27,6 @@ P8. Clean-up deletes attempts of an epoch when a checkpoint of it or of a later 
     those of superseded runs which can no longer finish (`keyedstate.checkpoint.protocol.retention`).
 P9. An attempt of a run that its process knows to have entered the folder may write its marker before it reads
     the owner file.  That is as if it had read the file earlier: a newer run may always enter in between.
-
-``docs/explanation/epoch-protocol.md`` has the reasons.
 """
 
 from __future__ import annotations
@@ -181,11 +179,12 @@ def _still_owner(folder: OperatorFolder, identity: TaskIdentity, marking: Callab
 
 
 def _delete_marker(folder: OperatorFolder, identity: TaskIdentity, marking: Callable[[], object]) -> None:
-    # The error of a run that may not begin is the one to raise, and the marker may be there after any other.
+    # It may be there whatever its request has raised, and why the run may not begin is the error to raise.
     with contextlib.suppress(KeyedStateError):
-        marking()
-    with contextlib.suppress(CheckpointError):
-        folder.delete_started(identity)
+        try:
+            marking()
+        finally:
+            folder.delete_started(identity)
 
 
 def _continued(folder: OperatorFolder, identity: TaskIdentity) -> CheckpointMetadata | None:
