@@ -143,8 +143,7 @@ def begin_attempt(
 ) -> tuple[Owner, M, CheckpointMetadata | None]:
     """Claim the folder, write the started marker by `mark`, and find the restore point.
 
-    Returns what `claim`, `mark` and `find_restore_point` return, and raises as these. `entered` has
-    the URIs of folders, each with a run that this process knows to have entered it (P9).
+    Returns and raises as these. `entered` has folders' URIs, each with a run that has entered it (P9).
     """
     run = folder.storage.uri, identity.run_id
     owner: Owner | None = None
@@ -171,11 +170,11 @@ def _still_owner(folder: OperatorFolder, identity: TaskIdentity, marking: Callab
     owner = folder.read_owner()
     with contextlib.ExitStack() as refused:
         refused.callback(_delete_marker, folder, identity, marking)
-        if owner is not None and identity.run_id in owner.runs:
-            _check_may_begin(folder, identity, owner)
-            refused.pop_all()
-            return owner
-    return None
+        if owner is None or identity.run_id not in owner.runs:
+            return None
+        _check_may_begin(folder, identity, owner)
+        refused.pop_all()
+    return owner
 
 
 def _delete_marker(folder: OperatorFolder, identity: TaskIdentity, marking: Callable[[], object]) -> None:
