@@ -163,10 +163,7 @@ def begin_attempt(
 
 
 def _still_owner(folder: OperatorFolder, identity: TaskIdentity, marking: Callable[[], M]) -> Owner | None:
-    """Return the owner of a folder that a run has entered before; None where the run is not in the file.
-
-    Deletes the marker of a run that may not begin.
-    """
+    """Return the owner of a folder. Where the run may not begin, delete its marker; None if it is new."""
     owner = folder.read_owner()
     with contextlib.ExitStack() as refused:
         refused.callback(_delete_marker, folder, identity, marking)
