@@ -168,7 +168,7 @@ def test_each_predefined_set_opens_a_database_and_single_options_win(tmp_path: P
     assert written["target_file_size_base"] == str((256 if high else 64) * MIB)
     assert written["block_size"] == str(128 << 10 if high else 4 << 10)
     assert written["level_compaction_dynamic_level_bytes"] == str(name != "DEFAULT").lower()
-    assert ("bloom" in written["filter_policy"]) is high
+    assert "bloom" in written["filter_policy"]
     instance.close()
 
 
@@ -193,6 +193,30 @@ def test_options_that_are_set_one_by_one_reach_rocksdb(tmp_path: Path) -> None:
     assert written["max_write_buffer_number"] == "7"
     assert written["min_write_buffer_number_to_merge"] == "2"
     assert "bloom" in written["filter_policy"]
+    instance.close()
+
+
+@pytest.mark.parametrize(("budget", "filled"), [(0, 64 * MIB), (48 * MIB, 7 * MIB), (1024 * MIB, 64 * MIB)])
+def test_the_filter_of_a_write_buffer_is_for_what_the_budget_lets_it_hold(
+    tmp_path: Path, budget: int, filled: int
+) -> None:
+    """Of 48 MiB half is for objects, a third of the rest for buffers, and 7/8 of that for active ones."""
+    instance = opened(tmp_path, {"rocksdb.memory-budget": budget})
+    instance.table(META).put(0, "a", 1, [1])
+    written = written_options(instance, "state:visits")
+    assert float(written["memtable_prefix_bloom_size_ratio"]) == pytest.approx(
+        filled / (64 * MIB) / 64, rel=1e-3
+    )
+    assert written["memtable_whole_key_filtering"] == "true"
+    instance.close()
+
+
+def test_without_bits_neither_files_nor_write_buffers_have_a_filter(tmp_path: Path) -> None:
+    instance = opened(tmp_path, {"rocksdb.bloom-filter-bits": 0})
+    instance.table(META).put(0, "a", 1, [1])
+    written = written_options(instance, "state:visits")
+    assert "bloom" not in written["filter_policy"]
+    assert float(written["memtable_prefix_bloom_size_ratio"]) == 0
     instance.close()
 
 

@@ -54,6 +54,8 @@ class SharedMemory:
     cache : Cache
     write_buffers : WriteBufferManager
         Charged to the cache.
+    mutable_bytes : int
+        The size of active buffers from which one is flushed.
     objects : ObjectMemory or None
         For entries as Python objects; its part of the budget is subtracted first.
     ratios : tuple of float
@@ -67,15 +69,16 @@ class SharedMemory:
         budget -= objects
         if budget < _LEAST:
             raise SmallBudgetError(budget + objects, int(_LEAST / (1 - min(object_ratio, 0.99))))
-        self._write_bytes = write_buffer_bytes(budget, write_ratio)
+        write_bytes = write_buffer_bytes(budget, write_ratio)
+        self.mutable_bytes = mutable_bytes(write_bytes)
         self.cache = Cache(cache_bytes(budget, write_ratio))
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
-            self._write_bytes, False, self.cache
+            write_bytes, False, self.cache
         )
 
     def check_buffers(self, write_buffer: int) -> None:
         """Warn where one step of one buffer exceeds the limit of all, so that each write flushes."""
-        arena, limit = arena_block_bytes(write_buffer), mutable_bytes(self._write_bytes)
+        arena, limit = arena_block_bytes(write_buffer), self.mutable_bytes
         if arena > limit:
             _log.warning(
                 "rocksdb: buffers take memory in steps of %d bytes, and all of them may have %d: RocksDB "

@@ -1,4 +1,4 @@
-"""The options of the backend; those of RocksDB have Flink's defaults (``RocksDBConfigurableOptions``)."""
+"""The options of the backend; those of RocksDB have the defaults that `tuning` names."""
 
 from __future__ import annotations
 
@@ -137,7 +137,10 @@ TUNING: dict[str, ConfigOption[Any]] = {
         "rocksdb.block-cache-size", None, "Bytes of a state's cache without a memory budget; 8 MiB.", low=1
     ),
     "bloom_bits": integer(
-        "rocksdb.bloom-filter-bits", None, "Bits per key of a Bloom filter; 0, none.", low=0
+        "rocksdb.bloom-filter-bits",
+        None,
+        "Bits per key of a file's Bloom filter; 10. With 0 files and write buffers have none.",
+        low=0,
     ),
 }
 

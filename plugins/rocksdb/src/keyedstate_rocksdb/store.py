@@ -334,13 +334,15 @@ class _Copy(RowCopy):
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         rows = self._live()
-        found: list[bytes | None] = []
+        found: dict[bytes, bytes] = {}
         with reading(self._path, self._state):
-            for key in keys:
+            # In their order, the keys of a block are read from the block at once.
+            for key in sorted(keys):
                 rows.seek(key)
-                found.append(rows.value() if rows.valid() and rows.key() == key else None)
+                if rows.valid() and rows.key() == key:
+                    found[key] = rows.value()
             rows.status()
-        return found
+        return list(map(found.get, keys))
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         rows = self._live()
