@@ -144,7 +144,9 @@ class CachedChanges(TableChanges[Any, Any, Any]):
                 stored = self._codec.decode_many(self._copy.get_many(rows))
                 for i, value in zip(missing, stored, strict=True):
                     values[i] = value
-            yield EntryBatch(*_split(keys, self._by_key), list(map(_plain, values)))
+            if Mark in set(map(type, values)):
+                values = list(map(_plain, values))
+            yield EntryBatch(*_split(keys, self._by_key), values)
 
     def removed(self, key_group: int, size: int) -> Iterator[AddressBatch[Any, Any]]:
         for part in self._parts(self._removed, key_group, size):
