@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from keyedstate import types
 from keyedstate.state import AggregateFunction, ValueState
@@ -228,6 +230,47 @@ def test_a_late_row_that_some_window_takes_does_not_go_aside(jobs: Jobs) -> None
     gaps = jobs(Sliding.of(10, 100))
     gaps.rows(("key1", 50))
     assert gaps.late == [] and gaps.entries == {}
+
+
+RUNS = st.lists(
+    st.tuples(st.sampled_from(["key1", "key2"]), st.lists(st.integers(0, 30), min_size=1, max_size=8))
+    | st.integers(0, 40),
+    max_size=8,
+)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 8), st.integers(0, 4), RUNS)
+@example(5, 3, 0, 0, [("key1", [3, 4, 5, 4, 3, 6, 5, 8, 3])])
+@example(5, 3, 0, 0, [("key1", [21]), 22, ("key1", [22, 21, 23])])
+def test_rows_of_a_key_one_after_another_are_each_in_their_own_windows(
+    jobs: Jobs, size: int, slide: int, offset: int, lateness: int, runs: Any
+) -> None:
+    """WIN-01, WIN-02 against a plain dict: the rows are not in the order of their times."""
+    windows = Sliding.of(size, slide, offset=offset % slide)
+    job = jobs(windows, contents=ReducedRows(added), lateness=lateness)
+    counts: dict[tuple[str, int], int] = {}
+    watermark = -1
+    for step in [*runs, 100]:
+        fired: list[Any] = []
+        if isinstance(step, int):
+            before, watermark = watermark, max(watermark, step)
+            expected = [(key, rows, end) for (key, end), rows in counts.items() if before < end <= watermark]
+            counts = {one: rows for one, rows in counts.items() if one[1] + lateness > watermark}
+            fired = job.watermark(watermark)
+        else:
+            key, times = step
+            expected = []
+            for time in times:
+                ends = [begin + size - 1 for begin in range(offset % slide - 9 * slide, 40, slide)]
+                for end in ends:
+                    if end - size < time <= end and end + lateness > watermark:
+                        counts[key, end] = counts.get((key, end), 0) + 1
+                        if end <= watermark:
+                            expected.append((key, counts[key, end], end))
+                fired += job.row(key, time)
+        assert sorted(fired) == sorted(expected)
+    assert job.entries == {}
 
 
 def test_late_rows_of_sessions_leave_nothing_behind(jobs: Jobs) -> None:

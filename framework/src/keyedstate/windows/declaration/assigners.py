@@ -181,6 +181,11 @@ class Tumbling(TimeAssigner):
         shift = self.stagger.offset(context, self.size)
         return (TimeWindow.starting(window_start(time, self.offset + shift, self.size), self.size),)
 
+    @property
+    def step(self) -> int:
+        """How often a window begins, in milliseconds."""
+        return self.size
+
     def __repr__(self) -> str:
         return f"Tumbling.of({self.size}{_rest(self.offset, self.is_event_time)})"
 
@@ -221,6 +226,11 @@ class Sliding(TimeAssigner):
         time, size, slide = self.time_of(timestamp, context), self.size, self.slide
         last = window_start(time, self.offset, slide)
         return [TimeWindow.starting(start, size) for start in range(last, time - size, -slide)]
+
+    @property
+    def step(self) -> int:
+        """How often a window begins, in milliseconds."""
+        return self.slide
 
     def __repr__(self) -> str:
         return f"Sliding.of({self.size}, {self.slide}{_rest(self.offset, self.is_event_time)})"

@@ -16,7 +16,12 @@ from keyedstate.state.kinds.merging import MergingStateAccessor
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.time import Timer, TimerService, TimerServices
 from keyedstate.types import INT64, TypeSerializer, nullable, tuple_of
-from keyedstate.windows.declaration.assigners import MergingWindowAssigner, Tumbling
+from keyedstate.windows.declaration.assigners import (
+    MergingWindowAssigner,
+    Sliding,
+    Tumbling,
+    window_start,
+)
 from keyedstate.windows.declaration.contents import CONTENTS, WindowContents
 from keyedstate.windows.declaration.contexts import H, OnMergeContext, WindowContext
 from keyedstate.windows.declaration.definition import WindowDefinition
@@ -27,6 +32,9 @@ from keyedstate.windows.row.merging import MergingWindowSet
 
 #: Identical to no key.
 _NO_KEY = object()
+_ONLY_CONTINUE = {TriggerResult.CONTINUE}
+#: What assigns windows that begin and end in steps.
+_STEPPING = (Tumbling.assign_windows, Sliding.assign_windows)
 
 #: The names of timers and states in checkpoints, Flink's where it has them.
 TIMERS = "window-timers"
@@ -86,16 +94,19 @@ class WindowOperator:
             self._descriptor = contents.descriptor(element_type)
         else:
             self._descriptor = ListState(CONTENTS, tuple_of(element_type, nullable(INT64)))
-        #: The window of the last row, its key and its contents, where a further row of the key in this window
-        #: needs nothing but to be added: its timers are registered.
-        self._remembers = (
-            type(self._trigger) is EventTimeTrigger
-            and self._evictor is None
-            and type(assigner) is Tumbling
-            and assigner.is_event_time
-        )
+        fires_at_end = type(self._trigger) is EventTimeTrigger and self._in_event_time
+        #: Whether the trigger's timer is also the one of the window's cleanup.
+        self._fires_once = fires_at_end and not self._lateness
+        #: The assigner, where the windows of the last row are remembered.
+        self._stepping: Tumbling | Sliding | None = None
+        if fires_at_end and self._evictor is None and type(assigner).assign_windows in _STEPPING:
+            assert isinstance(assigner, (Tumbling, Sliding))
+            self._stepping = assigner
+        #: The windows of the last row, its key, and the accessor of their contents: a further row of the key
+        #: from `_recent_start` to `_recent_end` is in the same ones, whose timers are registered.
         self._recent_key: object = _NO_KEY
         self._recent_start = self._recent_end = 0
+        self._recent_windows: Sequence[Any] = ()
         self._recent_contents: Any = None
         self._current = backend.current
         self._mapping: Any = None
@@ -112,15 +123,23 @@ class WindowOperator:
             and timestamp is not None
             and self._recent_start <= timestamp < self._recent_end
         ):
-            self._recent_contents.add(row)
+            contents = self._recent_contents
+            if len(self._recent_windows) > 1:
+                for window in self._recent_windows:
+                    contents.set_namespace(window)
+                    contents.add(row)
+            else:
+                # The accessor is at this window still.
+                contents.add(row)
             return
         windows = self._assigner.assign_windows(row, timestamp, self._ctx)
         if self.merging is None:
-            skipped = True
-            for window in windows:
-                if not self._is_late(window):
-                    skipped = False
-                    self._add(row, timestamp, window, window)
+            watermark = self._service.current_watermark if self._in_event_time else None
+            live = [one for one in windows if watermark is None or self._cleanup_time(one) > watermark]
+            skipped = not live
+            results = {self._add(row, timestamp, window, window) for window in live}
+            if self._stepping is not None and results == _ONLY_CONTINUE and timestamp is not None:
+                self._remember(timestamp, live, self._stepping)
         else:
             skipped = self._process_merging(self.merging, row, timestamp, windows)
         # A row that is in no window at all is not late, unless it is late itself.
@@ -159,7 +178,16 @@ class WindowOperator:
             self._clear_trigger(window)
         self._contents_at(target).merge_namespaces(target, others)
 
-    def _add(self, row: Any, timestamp: int | None, window: Any, namespace: Any) -> None:
+    def _remember(self, timestamp: int, windows: Sequence[Any], assigner: Tumbling | Sliding) -> None:
+        # Between two times at which a window begins or ends, all rows are in the same ones.
+        step, begin = assigner.step, assigner.offset
+        began, ended = (window_start(timestamp, at, step) for at in (begin, begin + assigner.size))
+        self._recent_start, self._recent_end = max(began, ended), min(began, ended) + step
+        self._recent_key = self._current.key
+        self._recent_windows = windows
+        self._recent_contents = self._contents_at(windows[-1])
+
+    def _add(self, row: Any, timestamp: int | None, window: Any, namespace: Any) -> TriggerResult:
         # Whatever fails here, the accessor is that of another window from now on.
         self._recent_key = _NO_KEY
         contents = self._contents_at(namespace)
@@ -168,13 +196,11 @@ class WindowOperator:
         ctx.window = window
         result = self._trigger.on_element(row, timestamp, window, ctx)
         self._act(result, window, namespace)
-        cleanup = self._cleanup_time(window)
-        if cleanup != END_OF_TIME:
-            self._register_cleanup(window, cleanup)
-        if self._remembers and result is TriggerResult.CONTINUE:
-            self._recent_key = self._current.key
-            self._recent_start, self._recent_end = window
-            self._recent_contents = contents
+        if not self._fires_once:
+            cleanup = self._cleanup_time(window)
+            if cleanup != END_OF_TIME:
+                self._register_cleanup(window, cleanup)
+        return result
 
     # -- timers -------------------------------------------------------------------------------------------
 
