@@ -65,7 +65,7 @@ def resident_bytes() -> int:
 
 def first_change(entries: int, rounds: int) -> list[Result]:
     """Time changes of spread entries with and without a snapshot, against copying all columns."""
-    filled_columns(1_000)  # what is loaded once is no memory of entries
+    filled_columns(_FILLED_TOGETHER)  # what is loaded once, or used by each batch, is no memory of entries
     gc.collect()
     before = resident_bytes()
     table = filled_columns(entries)

@@ -8,7 +8,7 @@ from keyedstate_heap_cow.snapshot import MapsSnapshot
 from keyedstate_heap_cow.table import CopyOnWriteTable
 
 try:
-    from keyedstate_heap_cow.keyindex import copy_bytes
+    from keyedstate_heap_cow.keyindex import copy_bytes, starts_of
 except ImportError:
     COLUMNS = False
 else:
@@ -48,5 +48,6 @@ __all__ = [
     "copy_bytes",
     "fits",
     "flags_of",
+    "starts_of",
     "struct_of",
 ]

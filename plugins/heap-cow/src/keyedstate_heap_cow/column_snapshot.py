@@ -14,6 +14,7 @@ from keyedstate.errors import ColumnSizeError
 from keyedstate.tables import ArrowEntryBatch, array_of, column_of
 from keyedstate_heap_cow.before_images import FrozenArrays
 from keyedstate_heap_cow.keybytes import KeyBytes
+from keyedstate_heap_cow.keyindex import starts_of
 
 Slots = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -51,7 +52,7 @@ class Addresses(NamedTuple):
         entries = self.entries[slots]
         keys = self.keys.decode(
             self.bytes,
-            np.ascontiguousarray(entries["start"]),
+            starts_of(entries),
             np.ascontiguousarray(entries["length"]),
         )
         numbers = entries["space"]
@@ -88,7 +89,7 @@ class ByKeyGroup:
         self._addresses = addresses
         self._values = values
         # Of 16 bits, which NumPy sorts in linear time; there are at most 2**15 key groups.
-        groups = addresses.entries["group"][slots].astype(np.uint16)
+        groups = addresses.entries["group"][slots]
         self._order = np.argsort(groups, kind="stable")
         self._slots = slots[self._order]
         self._groups = groups[self._order]

@@ -69,8 +69,8 @@ class EntryColumns(Generic[N]):
         ]
         self._images = BeforeImages()
         #: The epochs in which an entry was added, and changed last: 1 is `_first_epoch`, and 0 is `BEFORE`.
-        self._born = np.zeros(capacity, np.int32)
-        self._changed = np.zeros(capacity, np.int32)
+        self._born = np.zeros(capacity, np.int16)
+        self._changed = np.zeros(capacity, np.int16)
         self._first_epoch = 0
         self._count = 0
         #: Numbers without an entry.
@@ -314,7 +314,8 @@ class EntryColumns(Generic[N]):
         self._epoch = epoch
         if self._stamp > np.iinfo(self._changed.dtype).max:
             self._renumbering = None  # it copies into arrays of the former width
-            self._born, self._changed = self._born.astype(np.int64), self._changed.astype(np.int64)
+            wider = np.promote_types(self._changed.dtype, np.min_scalar_type(-self._stamp - 1))
+            self._born, self._changed = self._born.astype(wider), self._changed.astype(wider)
 
     def _changed_since(self, epoch: int) -> tuple[Slots, Slots]:
         """Return the entries that were written after an epoch and exist, and those that were removed."""

@@ -6,6 +6,8 @@ import numpy.typing as npt
 REVISION: Final[int]
 ENTRY: Final[np.dtype[Any]]
 
+def starts_of(entries: npt.NDArray[Any]) -> npt.NDArray[np.int64]: ...
+
 class KeyIndex:
     def __init__(self, capacity: int = 64, size: int = 1024) -> None: ...
     @property
@@ -32,7 +34,6 @@ class KeyIndex:
     def copy_from(
         self, other: KeyIndex, kept: npt.NDArray[np.int64], spaces: npt.NDArray[np.int32]
     ) -> None: ...
-    def continue_calls(self, other: KeyIndex) -> None: ...
 
 def copy_bytes(
     source: npt.NDArray[np.uint8],

@@ -7,7 +7,7 @@ where they grow, never moved, so whoever holds one of them, with the count of th
 another thread.
 """
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 import secrets
@@ -25,7 +25,7 @@ cdef extern from *:
     void keyedstate_prefetch(const void* address) noexcept nogil
 
 #: Raised with every change that the tables need: `compiled_form` has the same number.
-REVISION = 3
+REVISION = 4
 
 cdef uint64_t _WORD = 0x9E3779B97F4A7C15
 cdef uint64_t _LENGTH = 0xC2B2AE3D27D4EB4F
@@ -37,25 +37,32 @@ cdef enum:
     BLOCK = 64
 
 cdef struct Entry:
-    int64_t start
+    #: Where the key begins, in 48 bits.
+    uint32_t low
+    uint16_t high
+    uint16_t group
     int32_t length
     int32_t space
-    int32_t group
-    #: What the call that saw the entry last has called it, and which call that was.
-    int32_t code
-    int64_t call
 
 #: The same for NumPy.
 ENTRY = np.dtype(
     [
-        ("start", np.int64),
+        ("low", np.uint32),
+        ("high", np.uint16),
+        ("group", np.uint16),
         ("length", np.int32),
         ("space", np.int32),
-        ("group", np.int32),
-        ("code", np.int32),
-        ("call", np.int64),
     ]
 )
+
+
+def starts_of(entries):
+    """Return where the keys of entries, an array of `ENTRY`, begin."""
+    return entries["low"] | (entries["high"].astype(np.int64) << 32)
+
+
+cdef inline int64_t _start(const Entry* entry) noexcept nogil:
+    return <int64_t>entry.low | (<int64_t>entry.high << 32)
 
 
 cdef inline uint64_t _hash(
@@ -100,6 +107,11 @@ cdef inline bint _same(const uint8_t* one, const uint8_t* other, Py_ssize_t leng
     return True
 
 
+cdef inline uint64_t _spread(uint64_t number) noexcept nogil:
+    """Return where among those that were seen an entry is looked for, by its number plus one."""
+    return (number * _WORD) >> 32
+
+
 cdef class KeyIndex:
     """Numbers of entries by the bytes of their keys and by their namespaces.
 
@@ -110,8 +122,8 @@ cdef class KeyIndex:
     capacity : int
         The length of `entries`.
     entries : ndarray of ENTRY
-        Of each entry where its key begins in `bytes`, its length (-1 for the null key), the number of its
-        namespace, its key group, and the number of the call of `locate` that saw it last.
+        Of each entry where its key begins in `bytes` (`starts_of`), its length (-1 for the null key), the
+        number of its namespace, and its key group.
     bytes : ndarray of uint8
         The keys' bytes.
     used : int
@@ -124,10 +136,11 @@ cdef class KeyIndex:
     cdef object _cell_array
     cdef uint8_t* _bytes
     cdef Py_ssize_t _room
+    #: Entries that the cells are for.
+    cdef Py_ssize_t _most
     cdef Entry* _entries
     cdef uint64_t* _cells
     cdef uint64_t _mask, _seed
-    cdef int64_t _call
 
     @property
     def nbytes(self):
@@ -135,18 +148,16 @@ cdef class KeyIndex:
         return self._cell_array.nbytes + self.entries.nbytes + self.bytes.nbytes
 
     def __init__(self, Py_ssize_t capacity=64, Py_ssize_t size=1024):
-        self.capacity = self.count = self.used = 0
-        self._call = self._room = 0
+        self.capacity = self.count = self.used = self._room = 0
         self._seed = secrets.randbits(64)
         self.bytes = np.empty(0, np.uint8)
         self.entries = np.empty(0, ENTRY)
         self._make_room(max(capacity, 64), max(size, 1024))
+        self._make_cells(max(capacity, 64))
 
     cdef int _make_room(self, Py_ssize_t capacity, Py_ssize_t size) except -1:
         """Grow to so many entries and bytes."""
         cdef uint8_t[::1] raw
-        cdef uint64_t[::1] cells
-        cdef Py_ssize_t slot
         # Room counts only after there is memory for all of it.
         if size > self._room:
             size = max(size, 2 * self._room)
@@ -156,17 +167,23 @@ cdef class KeyIndex:
         if capacity <= self.capacity:
             return 0
         capacity = max(capacity, 2 * self.capacity)
-        needed = 128
-        while needed < 2 * capacity:
-            needed *= 2
-        cell_array = np.zeros(needed, np.uint64)
-        cells = cell_array
         longer = _longer(self.entries, self.count, capacity)
         raw = longer.view(np.uint8)
         self.entries, self._entries = longer, <Entry*>&raw[0]
-        self._cell_array, self._cells = cell_array, &cells[0]
-        self._mask = needed - 1
         self.capacity = capacity
+        return 0
+
+    cdef int _make_cells(self, Py_ssize_t count) except -1:
+        """Make cells of which so many entries occupy three quarters at most."""
+        cdef uint64_t[::1] cells
+        cdef Py_ssize_t slot
+        needed = 128
+        while 3 * needed < 4 * count:
+            needed *= 2
+        cell_array = np.zeros(needed, np.uint64)
+        cells = cell_array
+        self._cell_array, self._cells = cell_array, &cells[0]
+        self._mask, self._most = needed - 1, 3 * needed // 4
         for slot in range(self.count):
             self._enter(slot)
         return 0
@@ -178,7 +195,7 @@ cdef class KeyIndex:
 
     cdef void _enter(self, Py_ssize_t slot) noexcept nogil:
         cdef Entry* entry = self._entries + slot
-        cdef uint64_t mixed = self._hash_of(self._bytes + entry.start, entry.length, entry.space)
+        cdef uint64_t mixed = self._hash_of(self._bytes + _start(entry), entry.length, entry.space)
         cdef uint64_t place = mixed & self._mask
         while self._cells[place]:
             place = (place + 1) & self._mask
@@ -217,7 +234,7 @@ cdef class KeyIndex:
         first_rows : ndarray of int64
         """
         cdef Py_ssize_t rows = starts.shape[0], row, base, block, number, found = 0
-        cdef Py_ssize_t slot, length
+        cdef Py_ssize_t slot, length, size
         made_codes = np.empty(rows, np.int64)
         made_slots = np.empty(rows, np.int64)
         made_rows = np.empty(rows, np.int64)
@@ -229,7 +246,12 @@ cdef class KeyIndex:
         cdef const uint8_t* key
         cdef const uint8_t* keys = &data[0]
         cdef Entry* entry
-        self._call += 1
+        # The entries of this call by their numbers plus one, each with its code; at most half full.
+        size = 128
+        while size < 2 * rows:
+            size *= 2
+        cdef uint64_t[::1] seen = np.zeros(size, np.uint64)
+        cdef uint64_t seen_mask = size - 1
         base = 0
         while base < rows:
             block = min(<Py_ssize_t>BLOCK, rows - base)
@@ -245,7 +267,8 @@ cdef class KeyIndex:
             for number in range(block):
                 cell = self._cells[hashes[number] & self._mask]
                 if cell:
-                    keyedstate_prefetch(self._bytes + self._entries[(cell & _NUMBER) - 1].start)
+                    keyedstate_prefetch(self._bytes + _start(self._entries + (cell & _NUMBER) - 1))
+                    keyedstate_prefetch(&seen[_spread(cell & _NUMBER) & seen_mask])
             for number in range(block):
                 row = base + number
                 length = lengths[row]
@@ -264,7 +287,7 @@ cdef class KeyIndex:
                         if (
                             entry.length == length
                             and entry.space == space
-                            and _same(self._bytes + entry.start, key, length)
+                            and _same(self._bytes + _start(entry), key, length)
                         ):
                             break
                         slot = -1
@@ -272,18 +295,19 @@ cdef class KeyIndex:
                 if slot < 0:
                     if add:
                         slot = self._add(key, length, space, groups[row], mixed)
-                        entry = self._entries + slot
                     else:
                         codes[row] = found
                         slots[found] = -1
                         first_rows[found] = row
                         found += 1
                         continue
-                if entry.call == self._call:
-                    codes[row] = entry.code
+                place = _spread(slot + 1) & seen_mask
+                while seen[place] and (seen[place] >> 32) != <uint64_t>(slot + 1):
+                    place = (place + 1) & seen_mask
+                if seen[place]:
+                    codes[row] = <int64_t>(seen[place] & _NUMBER)
                     continue
-                entry.call = self._call
-                entry.code = <int32_t>found
+                seen[place] = (<uint64_t>(slot + 1) << 32) | <uint64_t>found
                 codes[row] = found
                 slots[found] = slot
                 first_rows[found] = row
@@ -300,14 +324,16 @@ cdef class KeyIndex:
         cdef Py_ssize_t slot
         if self.count == self.capacity or self.used + length > self._room:
             self._make_room(self.count + 1, self.used + max(length, 0))
+        if self.count == self._most:
+            self._make_cells(2 * self.count)
         slot = self.count
         self.count += 1
         entry = self._entries + slot
-        entry.start = self.used
+        entry.low = <uint32_t>self.used
+        entry.high = <uint16_t>(self.used >> 32)
         entry.length = <int32_t>length
         entry.space = space
-        entry.group = group
-        entry.call = 0
+        entry.group = <uint16_t>group
         if length > 0:
             memcpy(self._bytes + self.used, key, length)
             self.used += length
@@ -319,24 +345,19 @@ cdef class KeyIndex:
 
     def copy_from(self, KeyIndex other, const int64_t[::1] kept, const int32_t[::1] spaces):
         """Add entries of another index, which this one lacks, in namespaces given for each."""
-        cdef Py_ssize_t number, slot
+        cdef Py_ssize_t number
         cdef Entry* entry
         cdef const uint8_t* key
         for number in range(kept.shape[0]):
             entry = other._entries + kept[number]
-            key = other._bytes + entry.start
-            slot = self._add(
+            key = other._bytes + _start(entry)
+            self._add(
                 key,
                 entry.length,
                 spaces[number],
                 entry.group,
                 self._hash_of(key, entry.length, spaces[number]),
             )
-            self._entries[slot].call = entry.call
-
-    def continue_calls(self, KeyIndex other):
-        """Continue the count of calls of another index, from which entries were copied."""
-        self._call = other._call
 
 
 def copy_bytes(

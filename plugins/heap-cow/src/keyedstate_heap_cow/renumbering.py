@@ -115,7 +115,6 @@ class Renumbering(Generic[N]):
             Without changes since the last call of `copy`.
         """
         self._add(np.flatnonzero(kept & (self._numbers[: len(kept)] == 0)), arrays)
-        self._new.continue_calls(self._old)
         return Numbering(self._new, self._spaces, self._arrays, self._numbers[: len(kept)] - 1)
 
     def _add(self, slots: Slots, arrays: Sequence[npt.NDArray[Any]]) -> None:

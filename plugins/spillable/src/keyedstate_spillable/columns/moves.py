@@ -96,6 +96,9 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         self._noted = ChangedRows(self.rows)
         #: The marks of each number; snapshots read it, as `_live`.
         self._marks = np.zeros(len(self._live), np.uint8)
+        #: The last use of each number, and that of the last call: what was used last is the warmest.
+        self._last_uses = np.zeros(len(self._live), np.int64)
+        self._use = 0
         self._first = key_groups.start
         #: By key group the entries in memory, those only on disk, and the uses.
         self._held, self._away, self._uses = (np.zeros(len(key_groups), np.int64) for _ in range(3))
@@ -140,6 +143,17 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
             self._load_missing(found[1], known)
         return found
 
+    def _number(
+        self, keys: Keys, spaces: npt.NDArray[np.int32], groups: npt.NDArray[np.int32]
+    ) -> tuple[Slots, Slots, Slots]:
+        found = super()._number(keys, spaces, groups)
+        self._note_uses(found[1])
+        return found
+
+    def _note_uses(self, slots: Slots) -> None:
+        self._use += 1
+        self._last_uses[slots] = self._use
+
     def _load_missing(self, slots: Slots, known: int) -> None:
         """Load those entries that are on disk; numbers from `known` on were given just now."""
         missing = slots[self._live[slots] == GONE]
@@ -172,7 +186,9 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
 
     def _find(self, key_groups: Sequence[int], keys: Sequence[K], namespace: N) -> Slots:
         if not self._away_count or not len(keys):
-            return super()._find(key_groups, keys, namespace)
+            known = super()._find(key_groups, keys, namespace)
+            self._note_uses(known[known >= 0])
+            return known
         self._renumber_unused()
         spaces = np.array([self._space(namespace)], np.int32)
         groups = np.fromiter(key_groups, np.int32, len(keys))
@@ -183,10 +199,10 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     # -- arrays -------------------------------------------------------------------------------------------
 
     def _arrays(self) -> list[npt.NDArray[Any]]:
-        return [*super()._arrays(), self._marks]
+        return [*super()._arrays(), self._marks, self._last_uses]
 
     def _set_arrays(self, arrays: list[npt.NDArray[Any]]) -> None:
-        *others, self._marks = arrays
+        *others, self._marks, self._last_uses = arrays
         super()._set_arrays(others)
 
     def _shared(self) -> list[npt.NDArray[Any]]:
@@ -253,9 +269,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     @property
     def nbytes(self) -> int:
         """The size of all arrays."""
-        arrays: list[npt.NDArray[Any]] = [self._live, self._marks, self._born, self._changed]
-        arrays += [array for field in self._fields for array in (field.values, field.there)]
-        return self._index.nbytes + sum(array.nbytes for array in arrays)
+        return self._index.nbytes + sum(array.nbytes for array in self._arrays())
 
     def spill(self, key_group: int, limit: int) -> int:
         moved = 0
@@ -282,7 +296,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
                 self._hand, self._coldest_use = 0, self._use_of_coldest(limit - moved)
             end = min(self._hand + _PASSED_PER_ENTRY * max(limit, _SAMPLE), self._index.count)
             part = slice(self._hand, end)
-            cold = (self._index.entries["call"][part] <= self._coldest_use) & (self._live[part] != GONE)
+            cold = (self._last_uses[part] <= self._coldest_use) & (self._live[part] != GONE)
             found = np.flatnonzero(cold)[: limit - moved] + self._hand
             self._move_out(found)
             moved += len(found)
@@ -294,7 +308,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         """Return the last use of the warmest entry among the coldest ones, from a sample of all."""
         living = np.flatnonzero(self._live[: self._index.count])
         sample = living[:: len(living) // _SAMPLE + 1]
-        uses = np.sort(self._index.entries["call"][sample])
+        uses = np.sort(self._last_uses[sample])
         part = max(1 / _PARTS, wanted / len(living))
         return int(uses[min(int(part * len(uses)), len(uses) - 1)])
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from keyedstate.backend import Column, StateMeta
 from keyedstate.tables import ArrowEntryBatch, column_dtype
 from keyedstate.types import VOID
-from keyedstate_heap_cow import NONE, KeyBytes, Keys, Slots, copy_bytes, struct_of
+from keyedstate_heap_cow import NONE, KeyBytes, Keys, Slots, copy_bytes, starts_of, struct_of
 
 _GROUP_BYTES = 2
 _LENGTH_BYTES = 4
@@ -98,7 +98,7 @@ class ColumnRows:
         self, key_bytes: npt.NDArray[np.uint8], entries: npt.NDArray[Any], spaces: Sequence[Any]
     ) -> list[bytes]:
         """Return the keys of the rows of entries of an index, given by its bytes and some of its entries."""
-        keys = key_bytes, entries["start"], entries["length"]
+        keys = key_bytes, starts_of(entries), entries["length"]
         namespaces: list[Any] = []
         which = entries["space"]
         if self._has_spaces:

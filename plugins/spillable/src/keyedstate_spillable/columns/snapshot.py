@@ -34,7 +34,7 @@ class _RowsOfEntries:
     def __init__(self, codec: ColumnRows, addresses: Addresses, slots: Slots) -> None:
         self._codec = codec
         self._addresses = addresses
-        groups = addresses.entries["group"][slots].astype(np.uint16)
+        groups = addresses.entries["group"][slots]
         order = np.argsort(groups, kind="stable")
         self._slots, self._groups = slots[order], groups[order]
 
