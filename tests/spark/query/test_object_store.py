@@ -64,7 +64,7 @@ def test_a_tasks_epoch_makes_a_bounded_number_of_requests(
     """What a task adds to an epoch does not grow with the epochs before."""
     uri = object_store.uri(uuid.uuid4().hex)
     counts = []
-    for _ in range(4):
+    for _ in range(7):
         stream.add({"k": f"key {row}", "v": row} for row in range(10))
         out = totals(stream.frame(), uri, one_backend, 2)
         object_store.requests()
@@ -75,8 +75,10 @@ def test_a_tasks_epoch_makes_a_bounded_number_of_requests(
     written = [count["PUT"] for count in counts]
     # Marker, data and manifest of two tasks, owner, metadata, and the folders that clean-up leaves.
     assert max(written) <= 16, counts
-    assert sum(counts[3].values()) <= sum(counts[2].values()) + 8, counts
-    assert max(sum(count.values()) for count in counts) <= 140, counts
+    totals_of_epochs = [sum(count.values()) for count in counts]
+    # Clean-up is in the background, so what it does for one epoch may count with the next one.
+    assert max(totals_of_epochs[5:]) <= max(totals_of_epochs[2:5]) + 8, counts
+    assert max(totals_of_epochs) <= 140, counts
 
 
 def read(operator: OperatorFolder, epoch: int) -> Any:
