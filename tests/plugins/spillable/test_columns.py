@@ -356,6 +356,21 @@ def test_columns_that_are_used_again_and_again_stay_in_memory(instance: Any) -> 
     assert {group.key_group: group.in_memory for group in table.spillable_groups()} == before
 
 
+@pytest.mark.parametrize("by_columns", [True, False])
+def test_the_first_move_leaves_the_columns_that_were_read_last(instance: Any, by_columns: bool) -> None:
+    table = instance.table(NUMBERS)
+    fill(table, range(2_000))
+    # In front of the others, where a move without uses would begin.
+    warm = list(range(1_000))
+    if by_columns:
+        locate(table, warm).read()
+    else:
+        table.get_many(groups_of(warm).tolist(), warm, VOID)
+    assert table.spill_coldest(500) == 500
+    locate(table, warm).read()
+    assert tiers(table) == (1_500, 500), "none had to come back"
+
+
 def test_entries_that_leave_unchanged_are_not_written_again(
     instance: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

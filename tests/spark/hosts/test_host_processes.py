@@ -455,7 +455,9 @@ def test_a_loop_whose_task_is_gone_is_interrupted(start: Callable[..., HostedJob
 def test_a_host_writes_a_manifest_that_is_too_large_to_travel(start: Callable[..., HostedJob]) -> None:
     latency = {"metrics.latency": True, "metrics.latency-interval": 1, "metrics.latency-history": 10_000}
     job = start(**latency)
-    job.epoch(0, ["a"])
+    _, acknowledgement = job.attempt(0, ["a"])
+    assert acknowledgement.content is not None
+    job.coordinator.acknowledge(acknowledgement)
     _, acknowledgement = job.attempt(1, ["a"] * 10_000)
     assert acknowledgement.content is None
     job.coordinator.acknowledge(acknowledgement)
