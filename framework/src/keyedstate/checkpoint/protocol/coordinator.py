@@ -35,7 +35,6 @@ from keyedstate.options import CHECKPOINT_RETAINED, CHECKPOINT_TIMEOUT, Configur
 
 _log = logging.getLogger(__name__)
 
-
 #: The driver reads a manifest whose JSON is longer: those of all tasks are in its memory at once.
 CARRIED_BYTES = 1 << 16
 

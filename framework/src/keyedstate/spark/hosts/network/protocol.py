@@ -66,7 +66,7 @@ class FrameType(enum.IntEnum):
     BATCH = 8, (1 << 32) - 1
     KEYED = 9, 0
     END = 10, 0
-    #: Has a manifest as a string: most of its bytes may be escaped.
+    #: Has a manifest as a string, which escapes make twice as long at most, and its path.
     DONE = 11, 4 * CARRIED_BYTES
     FAILED = 12, 1 << 20
     NOT_KEPT = 13, 0
