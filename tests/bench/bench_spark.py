@@ -37,6 +37,7 @@ from streaming.peer import Peer, peers_of
 from streaming.processor import mark, processor_seconds
 
 FLOOR = "floor: repartition, count the rows in Python"
+THROUGH = "floor: repartition, rows through Python and back"
 SPARK_HDFS = "Spark groupBy, JVM, HDFS-backed store"
 SPARK_ROCKSDB = "Spark groupBy, JVM, RocksDB store"
 SPARK_ROWS = "Spark transformWithState, rows"
@@ -119,6 +120,7 @@ def entries_of(options: argparse.Namespace) -> list[Entry]:
     fewest = max(rows // 250, 1), max(keys // 250, 1)
     made = [
         Entry(FLOOR, Lane(FLOOR, spark_lanes.floor), rows, keys),
+        Entry(THROUGH, Lane(THROUGH, spark_lanes.through_python), rows, keys),
         Entry(SPARK_HDFS, Lane(SPARK_HDFS, spark_lanes.spark_group_by, HDFS), rows, keys),
         Entry(SPARK_ROCKSDB, Lane(SPARK_ROCKSDB, spark_lanes.spark_group_by, ROCKSDB), rows, keys),
     ]
@@ -127,6 +129,7 @@ def entries_of(options: argparse.Namespace) -> list[Entry]:
             ("aggregate", spark_lanes.aggregated),
             ("vectorized", spark_lanes.vectorized),
             ("per record", spark_lanes.per_record),
+            ("per record, a row per key", spark_lanes.per_record_and_key),
         ):
             name = f"keyedstate {kind}, {backend}"
             made.append(Entry(name, Lane(name, build(backend)), rows, keys))

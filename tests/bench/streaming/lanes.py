@@ -183,6 +183,19 @@ class Counts(KeyedProcessFunction):
         return [(row.k, n, total)]
 
 
+class CountsPerKey(KeyedProcessFunction):
+    """Row by row, one row out for each key, as Spark's own aggregation in update mode."""
+
+    counts = ValueState("counts", types.tuple_of(types.INT64, types.INT64), default=(0, 0))
+
+    def process(self, row: Any, ctx: Any) -> None:
+        n, total = self.counts.value()
+        self.counts.update((n + 1, total + row.c))
+
+    def end_epoch(self, ctx: Any) -> Any:
+        return [(ctx.key, *self.counts.value())]
+
+
 class VectorizedCounts(VectorizedProcessFunction):
     """Batch by batch: one row out for each key of a batch."""
 
@@ -216,6 +229,14 @@ def per_record(backend: str, **options: object) -> Callable[[DataFrame, Path], D
     def build(events: DataFrame, folder: Path) -> DataFrame:
         frame = keyed(events, "k", uid="counts", config={**_options(backend, folder), **options})
         return frame.process(Counts(), COUNTS)
+
+    return build
+
+
+def per_record_and_key(backend: str, **options: object) -> Callable[[DataFrame, Path], DataFrame]:
+    def build(events: DataFrame, folder: Path) -> DataFrame:
+        frame = keyed(events, "k", uid="counts", config={**_options(backend, folder), **options})
+        return frame.process(CountsPerKey(), COUNTS)
 
     return build
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyedstate.row_path import plain
 
 #: That of `compiled.pyx`.
-_REVISION = 8
+_REVISION = 9
 
 
 def _compiled() -> Any:

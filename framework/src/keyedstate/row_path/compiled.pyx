@@ -48,7 +48,7 @@ cdef extern from *:
     Py_ssize_t keyedstate_offset(object member)
 
 #: Raised with every change of what the callers need: `keyedstate.row_path` has the same number.
-REVISION = 8
+REVISION = 9
 
 
 # -- hashes of keys ------------------------------------------------------------------------------------------
@@ -353,103 +353,8 @@ def checker(parts):
     return _Check(*parts).is_value
 
 
-# -- cached values -------------------------------------------------------------------------------------------
-
-
-cdef inline PyObject** _slot(object owner, Py_ssize_t offset) noexcept:
-    """Return the place of a slot, which CPython's own instructions read in the same way."""
-    return <PyObject**>(<char*><PyObject*>owner + offset)
-
-
-#: `True` and `False` alone are numbers of C here.
-cdef object _TRUE = bool(1)
-cdef object _FALSE = bool(0)
-
-
-cdef dict _offsets(cls, names):
-    return {name: keyedstate_offset(getattr(cls, name)) for name in names}
-
-
-def with_cached_access(context_class):
-    context_names = ["key", "key_group"]
-    cdef Py_ssize_t key_at, key_group_at
-    key_at, key_group_at = map(_offsets(context_class, context_names).get, context_names)
-
-    def decorated(cls):
-        names = ["_context", "_cached_key", "_cached", "_dirty", "_is_value"]
-        cdef Py_ssize_t context_at, cached_key_at, cached_at, dirty_at, is_value_at
-        context_at, cached_key_at, cached_at, dirty_at, is_value_at = map(_offsets(cls, names).get, names)
-        table_names = ["_table", "_namespace", "_caching", "_default"]
-        cdef Py_ssize_t table_at, namespace_at, caching_at, default_at
-        table_at, namespace_at, caching_at, default_at = map(_offsets(cls, table_names).get, table_names)
-        plain_value, plain_update = cls.value, cls.update
-
-        def value(self):
-            cdef PyObject* context
-            if PyObject_TypeCheck(self, <PyTypeObject*>cls):
-                context = _slot(self, context_at)[0]
-                if Py_TYPE(<object>context) is <PyTypeObject*>context_class:
-                    if _slot(<object>context, key_at)[0] is _slot(self, cached_key_at)[0]:
-                        return <object>_slot(self, cached_at)[0]
-                    # Without a cache both ways call the table alone, and calling a Python function takes time.
-                    if (
-                        _slot(self, caching_at)[0] is <PyObject*>_FALSE
-                        and _slot(self, default_at)[0] is <PyObject*>None
-                    ):
-                        # References of its own: the table may run code of users, which may change the slots.
-                        table, namespace = <object>_slot(self, table_at)[0], <object>_slot(self, namespace_at)[0]
-                        group = <object>_slot(<object>context, key_group_at)[0]
-                        key = <object>_slot(<object>context, key_at)[0]
-                        return table.get(group, key, namespace)
-            return plain_value(self)
-
-        def update(self, value):
-            cdef PyObject* context
-            if value is not None and PyObject_TypeCheck(self, <PyTypeObject*>cls):
-                context = _slot(self, context_at)[0]
-                if Py_TYPE(<object>context) is <PyTypeObject*>context_class:
-                    if _slot(<object>context, key_at)[0] is _slot(self, cached_key_at)[0]:
-                        if _fits(<object>_slot(self, is_value_at)[0], value):
-                            _set_slot(self, cached_at, value)
-                            _set_slot(self, dirty_at, _TRUE)
-                            return
-                    elif (
-                        _slot(self, caching_at)[0] is <PyObject*>_FALSE
-                        and _fits(<object>_slot(self, is_value_at)[0], value)
-                    ):
-                        # As in `value`.
-                        table, namespace = <object>_slot(self, table_at)[0], <object>_slot(self, namespace_at)[0]
-                        group = <object>_slot(<object>context, key_group_at)[0]
-                        key = <object>_slot(<object>context, key_at)[0]
-                        table.put(group, key, namespace, value)
-                        return
-            plain_update(self, value)
-
-        for made, plain in ((value, plain_value), (update, plain_update)):
-            made.__doc__, made.__qualname__, made.__module__ = plain.__doc__, plain.__qualname__, plain.__module__
-        cls.value, cls.update = value, update
-        return cls
-
-    return decorated
-
-
-cdef inline void _set_slot(object owner, Py_ssize_t offset, object value) noexcept:
-    cdef PyObject* before = _slot(owner, offset)[0]
-    Py_INCREF(<PyObject*>value)
-    _slot(owner, offset)[0] = <PyObject*>value
-    Py_XDECREF(before)
-
-
-cdef bint _fits(object is_value, object value) except -1:
-    cdef PyObject* owner
-    if PyCFunction_Check(is_value):
-        owner = PyCFunction_GET_SELF(is_value)
-        if owner is not NULL and Py_TYPE(<object>owner) is <PyTypeObject*>_Check:
-            return (<_Check>owner).fits(value)
-    return is_value(value)
-
-
 # -- bytes of rows and tuples --------------------------------------------------------------------------------
 
+include "access.pxi"
 include "instants.pxi"
 include "coder.pxi"
