@@ -413,11 +413,11 @@ def q23(on: Tables) -> DataFrame:
     JOIN person P ON B.bidder = P.id
     JOIN auction A ON B.bidder = A.seller
     """
-    named = connect(keyed(on.bid, "bidder"), keyed(on.person, "id"), uid="q23").join()
-    items = on.auction.select("seller", "id", "itemName")
-    joined = connect(keyed(named, "bidder"), keyed(items, "seller"), uid="q23-items").join()
+    people = keyed(on.person.select("id", "name", "dateTime"), "id")
+    items = keyed(on.auction.select("seller", "id", "itemName", "dateTime"), "seller")
+    joined = connect(keyed(on.bid, "bidder"), people, items, uid="q23").join()
     return joined.select(
-        "auction", "bidder", "price", "channel", "url", "left_dateTime", "name", "id", "itemName"
+        "auction", "bidder", "price", "channel", "url", "first_dateTime", "name", "id", "itemName"
     )
 
 

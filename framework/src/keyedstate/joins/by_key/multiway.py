@@ -6,7 +6,6 @@ A chain of joins of two inputs keeps the rows of what it has joined so far, too;
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
@@ -14,10 +13,11 @@ from typing import Any
 
 from keyedstate.errors import MissingTimestampError
 from keyedstate.joins.columns import Fold, JoinedColumn, getter, several_joined_columns
-from keyedstate.joins.join_function import JoinFunction
+from keyedstate.joins.join_function import NULL_KEY, JoinFunction
 from keyedstate.runtime.event_time import FAIL, LATE, TIMELESS
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs, ordinal
 from keyedstate.runtime.functions.keyed import Context
+from keyedstate.runtime.functions.row_runs import OUTPUT_ROWS, RowRun, RunEntries, RunFunction
 from keyedstate.state import MapState, StateDescriptor, Ttl, TtlClock, ValueState
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.time import Timer
@@ -29,7 +29,49 @@ TIMERS = "join"
 _NUMBER = itemgetter(0)
 
 
-class MultiwayJoinFunction(JoinFunction):
+class _Input(RunEntries):
+    """The kept rows of one input: (end, row) by number.
+
+    Attributes
+    ----------
+    values_of : callable
+        Returns the part of an output row that a row makes.
+    """
+
+    #: What the rows add to output rows, in the order in which they came; None as long as none was asked.
+    _read: list[tuple[Any, ...]] | None
+
+    def __init__(self, rows: Any, values_of: Callable[[Any], tuple[Any, ...]]) -> None:
+        super().__init__(rows)
+        self.values_of = values_of
+
+    def begin(self) -> None:
+        super().begin()
+        #: Whether there were none when the run began; None as long as none was asked.
+        self._was_empty: bool | None = None
+
+    def is_empty(self) -> bool:
+        if self._changed:
+            return False
+        if self._was_empty is None:
+            self._was_empty = self.state.is_empty()
+        return self._was_empty
+
+    def add(self, number: int, end: int, row: Any) -> None:
+        self._changed[number] = (end, row)
+        if self._read is not None:
+            self._read.append(self.values_of(row))
+
+    def values(self) -> list[tuple[Any, ...]]:
+        """Return what the rows add to output rows, in the order in which they came."""
+        if self._read is None:
+            # Rows of the run have the greatest numbers.
+            kept = [*sorted(self.state.items(), key=_NUMBER), *self._changed.items()]
+            self._read = [self.values_of(row) for _, (_, row) in kept]
+        return self._read
+
+
+class MultiwayJoinFunction(JoinFunction, RunFunction):
     """Joins rows of several inputs by their key alone; made by `join` of so many inputs."""
 
     _declared_by = "join() of more than two inputs"
@@ -64,42 +106,54 @@ class MultiwayJoinFunction(JoinFunction):
         return [*rows, ValueState("next-row", INT64)]
 
     def open(self, ctx: Context) -> None:
-        *self._rows, self._next = (ctx.state(state) for state in self.states())
-        places: list[list[int]] = [[] for _ in self._rows]
+        *rows, self._next = (ctx.state(state) for state in self.states())
+        places: list[list[int]] = [[] for _ in rows]
         for column in several_joined_columns(self._known):
             places[column.side].append(column.place)
-        self._values_of = [getter(each) for each in places]
+        self._rows = [_Input(some, getter(each)) for some, each in zip(rows, places, strict=True)]
+        self._current = ctx._backend.current
         self._timers = ctx._timers.service(TIMERS, self, INT64)
 
-    def process1(self, row: Any, ctx: Context) -> Iterable[Any] | None:
-        return self._process(0, row, ctx)
-
-    def process2(self, row: Any, ctx: Context) -> Iterable[Any] | None:
-        return self._process(1, row, ctx)
-
     def _processes(self) -> Sequence[Callable[[Any, Context], Any]]:
-        return [partial(self._process, number) for number in range(self._count)]
+        return [partial(self._process_row, number) for number in range(self._count)]
 
-    def _process(self, of: int, row: Any, ctx: Context) -> Iterable[Any] | None:
-        end = self._end_of(of, row, ctx)
-        if end is None or self._has_null_key(ctx):
-            return None
-        number = self._next.value() or 0
-        self._next.update(number + 1)
-        self._rows[of].put(number, (end, row))
-        if self._by_watermark:
-            self._timers.register_event_time_timer(number, end)
-        elif self._ttl is not None:
-            self._timers.register_processing_time_timer(number, end)
+    def _process_run(self, run: RowRun, ctx: Context) -> list[Any]:
+        null_in_key = self._null_in_key(ctx)
+        for each in self._rows:
+            each.begin()
+        first = number = self._next.value() or 0
+        out: list[Any] = []
+        for of, row in run.rows:
+            end = self._end_of(of, row, ctx)
+            if end is None:
+                continue
+            if null_in_key:
+                ctx._dropped[NULL_KEY] += 1
+                continue
+            self._rows[of].add(number, end, row)
+            if self._by_watermark:
+                self._timers.register_event_time_timer(number, end)
+            elif self._ttl is not None:
+                self._timers.register_processing_time_timer(number, end)
+            number += 1
+            out += self._combinations(of, row)
+            if len(out) >= OUTPUT_ROWS:
+                break
+        if number > first:
+            self._next.update(number)
+        for each in self._rows:
+            each.end(self._current)
+        return out
+
+    def _combinations(self, of: int, row: Any) -> list[tuple[Any, ...]]:
+        """Return the output rows that a row makes with those of the other inputs."""
         if any(rows.is_empty() for rows in self._rows):
-            return None
-        parts = [
-            [values(row)]
-            if place == of
-            else [values(kept) for _, (_, kept) in sorted(rows.items(), key=_NUMBER)]
-            for place, (values, rows) in enumerate(zip(self._values_of, self._rows, strict=True))
-        ]
-        return [tuple(itertools.chain.from_iterable(each)) for each in itertools.product(*parts)]
+            return []
+        made: list[tuple[Any, ...]] = [()]
+        for number, rows in enumerate(self._rows):
+            values = [rows.values_of(row)] if number == of else rows.values()
+            made = [some + more for some in made for more in values]
+        return made
 
     def _end_of(self, of: int, row: Any, ctx: Context) -> int | None:
         """Return when a row is removed; None where it has been dropped."""
@@ -122,8 +176,8 @@ class MultiwayJoinFunction(JoinFunction):
     def _on_timer(self, timer: Timer) -> None:
         """Remove a row at its end."""
         for rows in self._rows:
-            rows.remove(timer.namespace)
-        if all(rows.is_empty() for rows in self._rows):
+            rows.state.remove(timer.namespace)
+        if all(rows.state.is_empty() for rows in self._rows):
             self._next.clear()
 
     on_event_time = on_processing_time = _on_timer

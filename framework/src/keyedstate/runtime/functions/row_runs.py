@@ -63,17 +63,21 @@ class RowRun:
 
 
 class RunFunction(KeyedCoProcessFunction):
-    """A function of two inputs that reads and writes the state of a key once for several of its rows."""
+    """A function of several inputs that reads and writes the state of a key once for several of its rows."""
 
     @abstractmethod
     def _process_run(self, run: RowRun, ctx: Context) -> list[Any] | None:
         """Handle rows of a run, one at least, and return their output rows."""
 
     def process1(self, row: Any, ctx: Context) -> list[Any] | None:
-        return self._process_run(RowRun(iter([(0, row)]), None, 1, ctx._backend), ctx)
+        return self._process_row(0, row, ctx)
 
     def process2(self, row: Any, ctx: Context) -> list[Any] | None:
-        return self._process_run(RowRun(iter([(1, row)]), None, 1, ctx._backend), ctx)
+        return self._process_row(1, row, ctx)
+
+    def _process_row(self, number: int, row: Any, ctx: Context) -> list[Any] | None:
+        """Handle one row of the input with that number."""
+        return self._process_run(RowRun(iter([(number, row)]), None, 1, ctx._backend), ctx)
 
 
 class RunEntries:
