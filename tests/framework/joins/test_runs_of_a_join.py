@@ -14,6 +14,7 @@ from support.backends import backend_of
 from keyedstate import types
 from keyedstate.errors import UserFunctionError
 from keyedstate.joins import IntervalJoinFunction, ProcessJoinFunction, interval_join, join
+from keyedstate.joins.by_key.declaration import multiway_join
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import WriteBuffer
 from keyedstate.runtime.functions.connected_inputs import ConnectedInput, ConnectedInputs, struct_column
@@ -26,43 +27,49 @@ from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 
 TIME = pa.timestamp("ms", "UTC")
-INPUTS = ConnectedInputs(
-    tuple(
-        ConnectedInput(pa.schema([("k", pa.string()), (name, pa.int64()), ("at", TIME)]), ("k",), "at")
-        for name in ("l", "r")
-    )
-)
+
+
+def inputs_of(*names):
+    """Return inputs, each with a column of its own."""
+    schemas = [pa.schema([("k", pa.string()), (name, pa.int64()), ("at", TIME)]) for name in names]
+    return ConnectedInputs(tuple(ConnectedInput(schema, ("k",), "at") for schema in schemas))
+
+
+INPUTS = inputs_of("l", "r")
+THREE_INPUTS = inputs_of("l", "m", "r")
 #: What `Counted` yields.
 COUNTED = pa.schema([("k", pa.string()), ("l", pa.int64()), ("r", pa.int64()), ("pairs", pa.int64())])
 BY_WATERMARK = Ttl.of(50, clock=TtlClock.EVENT_TIME)
 
 
-def batch_of(rows):
-    """Return rows of both inputs, (number of the input, key, number, time), in their order."""
+def batch_of(rows, inputs=INPUTS):
+    """Return rows of the inputs, (number of the input, key, number, time), in their order."""
     columns = {"k": pa.array([key for _, key, _, _ in rows], pa.string())}
-    for number, name in enumerate(("l", "r")):
+    for number, each in enumerate(inputs.inputs):
+        name = each.schema.names[1]
         own = [{name: n, "at": time} if of == number else None for of, _, n, time in rows]
         columns[struct_column(number)] = pa.array(own, pa.struct([(name, pa.int64()), ("at", TIME)]))
     return pa.record_batch({**columns, "group": pa.array([0] * len(rows), pa.int32())})
 
 
-def _type_of(column):
-    return INPUTS.inputs[column.side].schema.types[column.place]
-
-
 class Job:
     """A join that runs as in a task, in its first epoch."""
 
-    def __init__(self, backend_name, function, *, options=None, **settings):
+    def __init__(self, backend_name, function, *, inputs=INPUTS, options=None, **settings):
+        self.inputs = inputs
         self.backend = KeyedStateBackend.open(
             backend_of(backend_name, options),
             KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 0), 1),
             event_time=True,
             **settings,
         )
-        self.function = function.for_inputs(INPUTS)
-        columns = self.function.output_columns(INPUTS, lambda name: name)
-        output = COUNTED if columns is None else pa.schema([(each.name, _type_of(each)) for each in columns])
+        self.function = function.for_inputs(inputs)
+        columns = self.function.output_columns(inputs, lambda name: name)
+        output = COUNTED
+        if columns is not None:
+            output = pa.schema(
+                [(each.name, inputs.inputs[each.side].schema.types[each.place]) for each in columns]
+            )
         self.operator = keyed_operator(
             self.function,
             self.backend,
@@ -71,7 +78,7 @@ class Job:
                 key_group_column="group",
                 output=OutputSchema(output),
                 epoch=0,
-                connected=INPUTS,
+                connected=inputs,
             ),
         )
         self.backend.advance_watermark(100)
@@ -82,9 +89,9 @@ class Job:
         self.backend.advance_watermark(watermark)
         self._rows(self.operator.fire_timers())
 
-    def run(self, *batches):
-        """Return the output rows of batches."""
-        return self._rows(self.operator.process_rows(batches))
+    def run(self, rows):
+        """Return the output rows of rows that come in one batch."""
+        return self._rows(self.operator.process_rows([batch_of(rows, self.inputs)]))
 
     def at_the_end(self):
         """Return what timers put out at the end of the input."""
@@ -115,13 +122,16 @@ def at(ms):
     )
 
 
-# Of the times some are late, because the watermark is 100 and a row lives for 50 ms.
-ROWS = st.lists(
-    st.tuples(
-        st.integers(0, 1), st.sampled_from(["a", "b", None]), st.integers(0, 9), st.integers(30, 130).map(at)
-    ),
-    max_size=25,
-)
+def rows_for(inputs):
+    """Rows in any order; some are late, because the watermark is 100 and a row lives for 50 ms."""
+    numbers = st.integers(0, len(inputs.inputs) - 1)
+    times = st.integers(30, 130).map(at)
+    return st.lists(
+        st.tuples(numbers, st.sampled_from(["a", "b", None]), st.integers(0, 9), times), max_size=25
+    )
+
+
+ROWS = rows_for(INPUTS)
 
 
 @pytest.mark.parametrize("backend", ["heap-cow", "rocksdb"])
@@ -133,6 +143,17 @@ ROWS = st.lists(
 )
 def test_rows_of_a_key_are_joined_together_as_one_at_a_time(backend, epochs, how, ttl):
     compare(*(Job(backend, join(how, ttl=ttl)) for _ in range(2)), epochs)
+
+
+@pytest.mark.parametrize("backend", ["heap-cow", "rocksdb"])
+@settings(max_examples=40)
+@given(
+    epochs=st.lists(rows_for(THREE_INPUTS), min_size=1, max_size=3),
+    ttl=st.sampled_from([None, Ttl.of("1 day"), BY_WATERMARK]),
+)
+def test_rows_of_three_inputs_are_joined_together_as_one_at_a_time(backend, epochs, ttl):
+    function = multiway_join(3, "inner", ttl, "drop", "fail", None)
+    compare(*(Job(backend, function, inputs=THREE_INPUTS) for _ in range(2)), epochs)
 
 
 class Counted(ProcessJoinFunction):
@@ -166,8 +187,8 @@ def compare(together, alone, epochs):
         alone.advance_watermark(100 + 10 * number)
         # The rows of a key are neighbours, so that both jobs put them out in the same order.
         rows = sorted(rows, key=lambda row: str(row[1]))
-        made = together.run(batch_of(rows))
-        assert made == [row for one in rows for row in alone.run(batch_of([one]))]
+        made = together.run(rows)
+        assert made == [row for one in rows for row in alone.run([one])]
         assert together.stored() == alone.stored()
         assert together.operator.rows_dropped == alone.operator.rows_dropped
     assert Counter(together.at_the_end()) == Counter(alone.at_the_end())
@@ -179,7 +200,7 @@ def test_a_timer_of_an_interval_join_scans_its_key_once(monkeypatch):
     uncached = {"rocksdb.memory-object-ratio": 0}
     job = Job("rocksdb", interval_join(-20, 20).join(), options=uncached, track_changes=True)
     job.backend.begin_epoch(1)
-    job.run(batch_of([(side, "a", number, at(200 + number)) for number in range(50) for side in (0, 1)]))
+    job.run([(side, "a", number, at(200 + number)) for number in range(50) for side in (0, 1)])
     job.backend.begin_epoch(2)
     job.backend.begin_epoch(3)
     job.backend.forget_changes(2)
@@ -212,10 +233,19 @@ def test_a_run_with_many_matches_comes_out_in_several_batches(backend_name):
     job.close()
 
 
+def test_a_run_of_three_inputs_with_many_matches_comes_out_in_several_batches(backend_name):
+    job = Job(backend_name, multiway_join(3, "inner", None, "drop", "fail", None), inputs=THREE_INPUTS)
+    rows = [(number % 3, "a", number, at(200)) for number in range(120)]
+    batches = list(job.operator.process_rows([batch_of(rows, THREE_INPUTS)]))
+    assert sum(batch.num_rows for batch in batches) == 40**3
+    assert max(batch.num_rows for batch in batches) < 20_000
+    job.close()
+
+
 def test_an_error_names_the_input_of_the_row_in_the_middle_of_a_run(one_backend):
     job = Job(one_backend, join(ttl=BY_WATERMARK))
     rows = [(0, "a", 1, at(200)), (1, "a", 2, None), (0, "a", 3, at(200))]
     with pytest.raises(UserFunctionError, match="right input of the join") as raised:
-        job.run(batch_of(rows))
+        job.run(rows)
     assert "process2" in str(raised.value)
     job.close()

@@ -6,7 +6,7 @@ A chain of joins of two inputs keeps the rows of what it has joined so far, too;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
