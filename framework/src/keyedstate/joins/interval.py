@@ -7,8 +7,9 @@ removes a time from a buffer when the watermark has passed all times that could 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from operator import itemgetter
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keyedstate.joins.bounds import Interval
@@ -17,7 +18,7 @@ from keyedstate.joins.join_function import LEFT, NULL_KEY, RIGHT, JoinFunction
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.row_runs import OUTPUT_ROWS, RowRun, RunEntries, RunFunction
-from keyedstate.state import MapState, StateDescriptor
+from keyedstate.state import MapState, MapStateAccessor, StateDescriptor
 from keyedstate.state.clock import END_OF_TIME
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer
@@ -26,9 +27,8 @@ from keyedstate.types import INT64, STRING, list_of, tuple_of
 #: The timer service of cleanup.  The namespace is the side, and a number that has no meaning any more.
 TIMERS = "interval-join"
 _TIMERS_OF = tuple_of(STRING, INT64)
-_TIME = itemgetter(0)
-#: Times, and the rows of each.
-_Found = list[tuple[int, list[Any]]]
+#: An interval without any time.
+_NO_TIMES = (1, 0)
 #: The spans of time for which a key has one timer, in an interval.
 _SPANS = 4
 #: Such a span, in milliseconds, where each row has an interval of its own.
@@ -121,28 +121,54 @@ class JoinedRow(ProcessJoinFunction):
 
 
 class _Buffer(RunEntries):
-    """The kept rows of one side by their time: lists."""
+    """The kept rows of one side by their time: lists.
 
-    #: All entries; None as long as none was asked.
-    _read: dict[int, list[Any]] | None
+    Parameters
+    ----------
+    rows : MapStateAccessor
+    item_of : callable
+        Returns what a run needs of a kept row with that time.
+    """
 
-    def rows(self) -> dict[int, list[Any]]:
-        """Return the rows by their time, which must not be changed."""
-        if self._read is None:
-            self._read = {**dict(self.state.items()), **self._changed}
-        return self._read
+    #: The times of all rows, in order, and their items; None as long as none was asked.
+    _read: tuple[list[int], list[Any]] | None
+
+    def __init__(self, rows: Any, item_of: Callable[[int, Any], Any]) -> None:
+        super().__init__(rows)
+        self._item_of = item_of
+
+    def between(self, first: int, last: int) -> list[Any]:
+        """Return the items of the rows between two times, inclusive and in order."""
+        times, items = self._all()
+        return items[bisect_left(times, first) : bisect_right(times, last)]
+
+    def items(self) -> list[Any]:
+        """Return the items of all rows, in order."""
+        return self._all()[1]
 
     def add(self, time: int, row: Any) -> None:
         """Keep a row."""
-        known = self._changed.get(time)
-        if known is not None:
-            known.append(row)
-            return
-        stored = self.state.get(time) if self._read is None else self._read.get(time)
-        # Not in place: a snapshot that is being written may share the list.
-        self._changed[time] = made = [*(stored or ()), row]
+        is_new_time = False
         if self._read is not None:
-            self._read[time] = made
+            times, items = self._read
+            place = bisect_right(times, time)
+            is_new_time = not place or times[place - 1] != time
+            times.insert(place, time)
+            items.insert(place, self._item_of(time, row))
+        known = self._changed.get(time)
+        if known is None:
+            stored = None if is_new_time else self.state.get(time)
+            # Not in place: a snapshot that is being written may share the list.
+            known = self._changed[time] = [*(stored or ())]
+        known.append(row)
+
+    def _all(self) -> tuple[list[int], list[Any]]:
+        if self._read is None:
+            rows_by_time = {**dict(self.state.items()), **self._changed}
+            times = sorted(rows_by_time)
+            found = [(time, row) for time in times for row in rows_by_time[time]]
+            self._read = [time for time, _ in found], list(itertools.starmap(self._item_of, found))
+        return self._read
 
 
 class IntervalJoinFunction(JoinFunction, RunFunction):
@@ -187,18 +213,23 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
         function = self._function
         for descriptor in declared_states(function):
             descriptor.bind(function, ctx.state(descriptor))
-        left, right = (_Buffer(ctx.state(buffer)) for buffer in self._buffers())
-        self._buffers_of_sides = left, right
         self._timers = ctx._timers.service(TIMERS, self, _TIMERS_OF)
         self._pair = JoinContext(ctx)
         assert self._inputs is not None, "it has buffers"
         self._times_of = self._interval.of_rows(self._inputs.first.schema)
         self._distances = self._interval.distances
+        left, right = map(ctx.state, self._buffers())
+        self._buffers_of_sides = (
+            _Buffer(left, self._item_of(of_right=False)),
+            _Buffer(right, self._item_of(of_right=True)),
+        )
         # A key has a timer for each span of time, and not one for each row: rows are kept a little longer.
         self._span = _SPAN_OF_COLUMNS
         if self._distances is not None:
             lower, upper = self._distances
             self._span = max((upper - lower) // _SPANS, 1)
+        #: The sides and times of the clean-ups that a run needs: keys of a dict, in the order of their rows.
+        self._clean_ups: dict[tuple[str, int], None] = {}
         self._current = ctx._backend.current
         function.open()
 
@@ -209,10 +240,13 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
         left, right = self._buffers_of_sides
         left.begin()
         right.begin()
+        self._clean_ups.clear()
+        current, watermark, null_in_key = self._current, ctx.watermark, self._null_in_key(ctx)
         out: list[Any] = []
         for of_right, row in run.rows:
-            time = self._time_in_order(row, ctx, of_right=bool(of_right))
-            if time is None:
+            time = current.timestamp
+            if time is None or null_in_key or time < watermark:
+                self._leave_out(row, ctx, of_right=bool(of_right))
                 continue
             found = self._found_by_right(row, time) if of_right else self._found_by_left(row, time, ctx)
             if found:
@@ -221,10 +255,30 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
                     break
         left.end(self._current)
         right.end(self._current)
+        for side, time in self._clean_ups:
+            self._timers.register_event_time_timer((side, 0), time)
         return out
 
-    def _found_by_left(self, row: Any, time: int, ctx: Context) -> _Found:
-        """Keep a left row, and return the right rows that it is joined with."""
+    def _item_of(self, *, of_right: bool) -> Callable[[int, Any], Any]:
+        """Return a function of the time of a kept row and the row that returns what pairs need of it.
+
+        That is its part of the joined row, or time and row for a function of the user.  Where each left row
+        has an interval of its own, that comes first.
+        """
+        item_of: Callable[[int, Any], Any] = _time_and_row
+        if isinstance(self._function, JoinedRow):
+            rows = self._function.rows
+            values_of = rows.of_right if of_right else rows.of_left
+
+            def item_of(time: int, row: Any) -> Any:
+                return values_of(row)
+
+        if of_right or self._distances is not None:
+            return item_of
+        return lambda time, row: (*(self._times_of(row, time) or _NO_TIMES), item_of(time, row))
+
+    def _found_by_left(self, row: Any, time: int, ctx: Context) -> list[Any]:
+        """Keep a left row, and return the items of the right rows that it is joined with."""
         left, right = self._buffers_of_sides
         times = self._times_of(row, time)
         if times is None:
@@ -232,51 +286,44 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
             return []
         first, last = times
         left.add(time, row)
-        self._clean_up_at(LEFT, max(time, last))
-        return [(other, rows) for other, rows in right.rows().items() if first <= other <= last]
+        self._clean_ups[LEFT, self._clean_up_time(max(time, last))] = None
+        return right.between(first, last)
 
-    def _found_by_right(self, row: Any, time: int) -> _Found:
-        """Keep a right row, and return the left rows that it is joined with."""
+    def _found_by_right(self, row: Any, time: int) -> list[Any]:
+        """Keep a right row, and return the items of the left rows that it is joined with."""
         left, right = self._buffers_of_sides
         right.add(time, row)
-        self._clean_up_at(RIGHT, time + self._interval.right_life)
+        self._clean_ups[RIGHT, self._clean_up_time(time + self._interval.right_life)] = None
         if self._distances is None:
-            return [(other, self._around(time, other, rows)) for other, rows in left.rows().items()]
+            return [item for first, last, item in left.items() if first <= time <= last]
         lower, upper = self._distances
-        first, last = time - upper, time - lower
-        return [(other, rows) for other, rows in left.rows().items() if first <= other <= last]
+        return left.between(time - upper, time - lower)
 
-    def _time_in_order(self, row: Any, ctx: Context, *, of_right: bool) -> int | None:
-        """Return the time of a row that can be joined; any other is set aside."""
-        time = ctx.timestamp
-        if time is None or self._null_in_key(ctx):
-            if time is not None or self._time_of(row, ctx, of_right) is not None:
-                ctx._dropped[NULL_KEY] += 1
-            return None
-        if time < ctx.watermark:
+    def _leave_out(self, row: Any, ctx: Context, *, of_right: bool) -> None:
+        """Set a row aside that cannot be joined: it has no time, a null in its key, or is late."""
+        if self._time_of(row, ctx, of_right) is None:
+            return
+        if self._null_in_key(ctx):
+            ctx._dropped[NULL_KEY] += 1
+        else:
             self._set_late_aside(row, ctx, of_right)
-            return None
-        return time
 
-    def _around(self, time: int, of_rows: int, rows: Iterable[Any]) -> list[Any]:
-        """Return those of several left rows of one time whose interval has the time of a right row."""
-        times = [(row, self._times_of(row, of_rows)) for row in rows]
-        return [row for row, bounds in times if bounds is not None and bounds[0] <= time <= bounds[1]]
-
-    def _pairs(self, row: Any, time: int, found: _Found, ctx: Context, *, of_right: bool) -> list[Any]:
-        """Return what is made of a row and the rows that it is joined with."""
-        found.sort(key=_TIME)
+    def _pairs(self, row: Any, time: int, found: list[Any], ctx: Context, *, of_right: bool) -> list[Any]:
+        """Return what is made of a row and the items of the rows that it is joined with."""
         function = self._function
         if isinstance(function, JoinedRow):
-            return _joined(function.rows, row, found, of_right)
+            if of_right:
+                right = function.rows.of_right(row)
+                return [left + right for left in found]
+            left = function.rows.of_left(row)
+            return [left + right for right in found]
         pair, process = self._pair, function.process
         pair.key = ctx.key
         out: list[Any] = []
-        for other, rows in found:
-            pair.left_timestamp, pair.right_timestamp = (other, time) if of_right else (time, other)
-            for found_row in rows:
-                left, right = (found_row, row) if of_right else (row, found_row)
-                _extend(out, process(left, right, pair))
+        for other_time, other in found:
+            pair.left_timestamp, pair.right_timestamp = (other_time, time) if of_right else (time, other_time)
+            left, right = (other, row) if of_right else (row, other)
+            _extend(out, process(left, right, pair))
         return out
 
     def on_event_time(self, timer: Timer) -> None:
@@ -286,41 +333,39 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
         buffer = self._buffers_of_sides[of_right].state
         life = self._interval.right_life if of_right else self._interval.left_life
         now = self._timers.current_watermark
-        over, next_end, others = [], END_OF_TIME, False
         # Of rows that all live as long, only the times are read.
-        stored = ((time, ()) for time in list(buffer.keys())) if life is not None else list(buffer.items())
-        for time, rows in stored:
-            if life is not None:
-                end = time + life
-            else:
-                ends = [self._end_of(row, time) for row in rows or ()]
-                end = max(ends)
-                if min(ends) <= now < end:
-                    kept = [
-                        (row, of_row) for row, of_row in zip(rows or (), ends, strict=True) if of_row > now
-                    ]
-                    buffer.put(time, [row for row, _ in kept])
-                    end = min(of_row for _, of_row in kept)
-            if end <= now:
-                over.append(time)
-            else:
-                next_end, others = min(end, next_end), True
+        ends = (
+            self._ends_of_rows(buffer, now) if life is None else {at: at + life for at in list(buffer.keys())}
+        )
+        over = [time for time, end in ends.items() if end <= now]
+        left = [end for end in ends.values() if end > now]
         if over:
             # All times were read, so no look-up is needed.
-            buffer._drop(over, others=others)
-        if next_end < END_OF_TIME:
+            buffer._drop(over, others=bool(left))
+        if left:
             # The interval may have been another one when the timers of these rows were registered.
-            self._clean_up_at(side, next_end)
+            self._timers.register_event_time_timer((side, 0), self._clean_up_time(min(left)))
+
+    def _ends_of_rows(self, buffer: MapStateAccessor[int, list[Any]], now: int) -> dict[int, int]:
+        """Remove single left rows whose interval is over, and return when the next row of each time is."""
+        found: dict[int, int] = {}
+        for time, rows in list(buffer.items()):
+            ends = [self._end_of(row, time) for row in rows or ()]
+            found[time] = max(ends)
+            if min(ends) <= now < found[time]:
+                kept = [(row, end) for row, end in zip(rows or (), ends, strict=True) if end > now]
+                buffer.put(time, [row for row, _ in kept])
+                found[time] = min(end for _, end in kept)
+        return found
 
     def _end_of(self, row: Any, time: int) -> int:
         """Return the watermark from which on a left row can be joined with no row to come."""
         times = self._times_of(row, time)
         return time if times is None else max(time, times[1])
 
-    def _clean_up_at(self, side: str, end: int) -> None:
-        """Register a timer of the current key at the end of the span of a time."""
-        time = min(-(-end // self._span) * self._span, END_OF_TIME)
-        self._timers.register_event_time_timer((side, 0), time)
+    def _clean_up_time(self, end: int) -> int:
+        """Return the end of the span of a time."""
+        return min(-(-end // self._span) * self._span, END_OF_TIME)
 
     def on_processing_time(self, timer: Timer) -> None:
         """Do nothing: a join registers none."""
@@ -329,13 +374,8 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
         return joined_columns(inputs, fold) if isinstance(self._function, JoinedRow) else None
 
 
-def _joined(joined: JoinedRows, row: Any, found: _Found, of_right: bool) -> list[Any]:
-    """Return the joined rows for a row and all rows that it is joined with."""
-    if of_right:
-        right, of_left = joined.of_right(row), joined.of_left
-        return [of_left(other) + right for _, rows in found for other in rows]
-    left, of_other = joined.of_left(row), joined.of_right
-    return [left + of_other(other) for _, rows in found for other in rows]
+def _time_and_row(time: int, row: Any) -> tuple[int, Any]:
+    return time, row
 
 
 def _extend(out: list[Any], rows: Iterable[Any] | None) -> None:
