@@ -67,7 +67,9 @@ class Renumbering(Generic[N]):
     ) -> None:
         self._old = index
         self._old_spaces = spaces
-        self._new = KeyIndex(entries + entries // 2, index.used * entries // max(index.count, 1))
+        # Room for those that come meanwhile: nothing is copied twice, and only what is written takes memory.
+        room = entries + entries // 2
+        self._new = KeyIndex(room, index.used * room // max(index.count, 1))
         # Memory of zeros is given out when it is written, slice by slice.
         self._arrays = [np.zeros(self._new.capacity, array.dtype) for array in arrays]
         self._spaces: list[N] = []

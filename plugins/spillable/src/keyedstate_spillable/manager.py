@@ -42,8 +42,9 @@ _STEP_BYTES = 1 << 20
 _UNMEASURED_BYTES = 256.0
 #: Milliseconds after which an access counts half in a rate.
 _HALF_LIFE_MS = 30_000
-#: How long a chunk of rows waits for an urgent move while the process keeps its budget.
+#: How long a chunk of rows waits for an urgent move, and how long far above the budget.
 _URGENT_SLICE_MS = 20
+_OVERRUN_SLICE_MS = 40
 #: How long nothing is spilled after the disk has refused entries.
 _REFUSED_MS = 10_000
 #: Part of the budget below which an instance's entries are not what exhausts it.
@@ -129,6 +130,8 @@ class TieredSpillManager(SpillManager):
         self._accesses: dict[str, Accesses] = {}
         self._moving_ms = 0
         self._own_bytes = 0.0
+        #: The entries in memory at the last decision.
+        self._held = 0
         #: The entries on disk at the last survey.
         self._on_disk = 0
         self._faults: set[str] = set()
@@ -209,6 +212,10 @@ class TieredSpillManager(SpillManager):
         if maps is None:
             maps = self._survey()
         self._checked_ms = self._clock()
+        held, before = sum(one.in_memory for one in maps), self._held
+        # Slices far above the budget show whether rows bring more entries than are spilled.
+        keeps_pace = self._slice_ms != _OVERRUN_SLICE_MS or held <= before
+        self._held = held
         if emergency:
             if loading:
                 self._moves.clear()
@@ -233,8 +240,11 @@ class TieredSpillManager(SpillManager):
         )
         self._action = decision.action
         self._moves = deque(moves)
-        self._slice_ms = _URGENT_SLICE_MS if decision.urgent else self._policy.slice_ms
-        return signals.overrun if decision.urgent else 0.0
+        if not decision.urgent:
+            self._slice_ms = self._policy.slice_ms
+            return 0.0
+        self._slice_ms = _OVERRUN_SLICE_MS if signals.overrun else _URGENT_SLICE_MS
+        return max(signals.near_limit, 0.0 if keeps_pace else signals.far_overrun)
 
     def _signals(self, sample: MemorySample) -> Signals:
         """Note the entries in memory with those of other instances, and return what a policy decides by."""

@@ -24,9 +24,10 @@ POLICY_GROUP = "keyedstate_spillable.policies"
 #: Fraction of a container's limit above which memory is about to be exhausted: the rest is used before the
 #: next sample.
 EMERGENCY_MARK = 0.95
-#: Fraction of the budget up to which an emergency moves entries in slices, so that no row waits long.  The
-#: limit of a container leaves no such room: the system ends a process that exceeds it.
+#: Fractions of the budget above which the slices of an emergency are longer, and above which rows may wait
+#: until enough has moved.  The limit of a container leaves no such room: the system ends a process there.
 OVERRUN_MARK = 1.1
+WAIT_MARK = 1.13
 
 
 class Action(enum.Enum):
@@ -149,18 +150,25 @@ class Signals:
     @property
     def excess(self) -> float:
         """The bytes above the budget, or near the container's limit; 0 where both are kept."""
-        return self._above(self.budget)
+        return max(self.used - self.budget, self.near_limit, 0.0)
 
     @property
     def overrun(self) -> float:
-        """The bytes that must move before the next rows: far above the budget, near the container's limit."""
-        return self._above(OVERRUN_MARK * self.budget)
+        """The bytes above 110 % of the budget."""
+        return max(self.used - OVERRUN_MARK * self.budget, 0.0)
 
-    def _above(self, mark: float) -> float:
-        sample, above = self.sample, self.used - mark
-        if sample.container_bytes is not None and sample.container_limit is not None:
-            above = max(above, sample.container_bytes - EMERGENCY_MARK * sample.container_limit)
-        return max(above, 0.0)
+    @property
+    def far_overrun(self) -> float:
+        """The bytes above 113 % of the budget: rows wait for them where they bring more than is spilled."""
+        return max(self.used - WAIT_MARK * self.budget, 0.0)
+
+    @property
+    def near_limit(self) -> float:
+        """The bytes too many near the container's limit, which must move before the next rows."""
+        sample = self.sample
+        if sample.container_bytes is None or sample.container_limit is None:
+            return 0.0
+        return max(sample.container_bytes - EMERGENCY_MARK * sample.container_limit, 0.0)
 
     @property
     def share(self) -> float:
