@@ -13,8 +13,9 @@ from support.backends import backend_of
 
 from keyedstate import types
 from keyedstate.errors import UserFunctionError
-from keyedstate.joins import IntervalJoinFunction, ProcessJoinFunction, interval_join, join
+from keyedstate.joins import IntervalJoinFunction, LeftColumn, ProcessJoinFunction, interval_join, join
 from keyedstate.joins.by_key.declaration import multiway_join
+from keyedstate.joins.join_function import NULL_KEY
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import WriteBuffer
 from keyedstate.runtime.functions.connected_inputs import ConnectedInput, ConnectedInputs, struct_column
@@ -29,14 +30,16 @@ from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 TIME = pa.timestamp("ms", "UTC")
 
 
-def inputs_of(*names):
+def inputs_of(**types_by_name):
     """Return inputs, each with a column of its own."""
-    schemas = [pa.schema([("k", pa.string()), (name, pa.int64()), ("at", TIME)]) for name in names]
+    schemas = [pa.schema([("k", pa.string()), each, ("at", TIME)]) for each in types_by_name.items()]
     return ConnectedInputs(tuple(ConnectedInput(schema, ("k",), "at") for schema in schemas))
 
 
-INPUTS = inputs_of("l", "r")
-THREE_INPUTS = inputs_of("l", "m", "r")
+INPUTS = inputs_of(l=pa.int64(), r=pa.int64())
+THREE_INPUTS = inputs_of(l=pa.int64(), m=pa.int64(), r=pa.int64())
+#: Each left row says how long its interval is.
+INPUTS_WITH_ENDS = inputs_of(lasts=pa.duration("us"), r=pa.int64())
 #: What `Counted` yields.
 COUNTED = pa.schema([("k", pa.string()), ("l", pa.int64()), ("r", pa.int64()), ("pairs", pa.int64())])
 BY_WATERMARK = Ttl.of(50, clock=TtlClock.EVENT_TIME)
@@ -46,9 +49,14 @@ def batch_of(rows, inputs=INPUTS):
     """Return rows of the inputs, (number of the input, key, number, time), in their order."""
     columns = {"k": pa.array([key for _, key, _, _ in rows], pa.string())}
     for number, each in enumerate(inputs.inputs):
-        name = each.schema.names[1]
-        own = [{name: n, "at": time} if of == number else None for of, _, n, time in rows]
-        columns[struct_column(number)] = pa.array(own, pa.struct([(name, pa.int64()), ("at", TIME)]))
+        own_fields = list(each.schema)[1:]
+        name = own_fields[0].name
+        lasts = name == "lasts"
+        own = [
+            {name: dt.timedelta(milliseconds=n) if lasts else n, "at": time} if of == number else None
+            for of, _, n, time in rows
+        ]
+        columns[struct_column(number)] = pa.array(own, pa.struct(own_fields))
     return pa.record_batch({**columns, "group": pa.array([0] * len(rows), pa.int32())})
 
 
@@ -122,16 +130,17 @@ def at(ms):
     )
 
 
-def rows_for(inputs):
+def rows_for(inputs, times):
     """Rows in any order; some are late, because the watermark is 100 and a row lives for 50 ms."""
     numbers = st.integers(0, len(inputs.inputs) - 1)
-    times = st.integers(30, 130).map(at)
-    return st.lists(
-        st.tuples(numbers, st.sampled_from(["a", "b", None]), st.integers(0, 9), times), max_size=25
-    )
+    keys = st.sampled_from(["a", "b", None])
+    return st.lists(st.tuples(numbers, keys, st.integers(0, 9), times.map(at)), max_size=25)
 
 
-ROWS = rows_for(INPUTS)
+TIMES = st.integers(30, 130)
+#: So few that several rows have the same one.
+FEW_TIMES = st.integers(97, 112)
+ROWS = rows_for(INPUTS, TIMES)
 
 
 @pytest.mark.parametrize("backend", ["heap-cow", "rocksdb"])
@@ -148,7 +157,7 @@ def test_rows_of_a_key_are_joined_together_as_one_at_a_time(backend, epochs, how
 @pytest.mark.parametrize("backend", ["heap-cow", "rocksdb"])
 @settings(max_examples=40)
 @given(
-    epochs=st.lists(rows_for(THREE_INPUTS), min_size=1, max_size=3),
+    epochs=st.lists(rows_for(THREE_INPUTS, TIMES), min_size=1, max_size=3),
     ttl=st.sampled_from([None, Ttl.of("1 day"), BY_WATERMARK]),
 )
 def test_rows_of_three_inputs_are_joined_together_as_one_at_a_time(backend, epochs, ttl):
@@ -169,15 +178,62 @@ class Counted(ProcessJoinFunction):
 @pytest.mark.parametrize("backend", ["heap-cow", "rocksdb"])
 @settings(max_examples=40)
 @given(
-    epochs=st.lists(ROWS, min_size=1, max_size=3),
-    bounds=st.sampled_from([(-20, 20), (0, 0), (-100, -5)]),
+    epochs=st.lists(rows_for(INPUTS, st.none() | FEW_TIMES) | ROWS, min_size=1, max_size=3),
+    bounds=st.sampled_from([(-20, 20), (0, 0), (-3, 2), (-100, -5)]),
     function=st.sampled_from([None, Counted]),
 )
 def test_rows_of_a_key_are_joined_by_time_together_as_one_at_a_time(backend, epochs, bounds, function):
     """The event time of each row decides what has expired, also where rows are handled together."""
-    joins = [interval_join(*bounds) for _ in range(2)]
+    joins = [interval_join(*bounds, missing="drop") for _ in range(2)]
     made = [each.join() if function is None else each.process(function(), COUNTED) for each in joins]
     compare(*(Job(backend, each) for each in made), epochs)
+
+
+@pytest.mark.parametrize("backend", ["heap-cow", "rocksdb"])
+@settings(max_examples=40)
+@given(epochs=st.lists(rows_for(INPUTS_WITH_ENDS, FEW_TIMES), min_size=1, max_size=3))
+def test_rows_with_an_interval_each_are_joined_together_as_one_at_a_time(backend, epochs):
+    joins = [interval_join(-3, LeftColumn("lasts")).join() for _ in range(2)]
+    compare(*(Job(backend, each, inputs=INPUTS_WITH_ENDS) for each in joins), epochs)
+
+
+def test_a_row_joins_those_of_its_time_that_came_before_in_the_run_and_in_earlier_ones(backend_name):
+    job = Job(backend_name, interval_join(-5, 5).join())
+    assert job.run([(0, "a", 1, at(110))]) == []
+    # The right rows read the left buffer before and after it changes.
+    pairs = job.run([(1, "a", 5, at(110)), (1, "a", 6, at(110)), (0, "a", 2, at(110)), (1, "a", 7, at(112))])
+    # The columns: the key, the left row's and its time, the right row's and its time.
+    assert [(left, right) for _, left, _, right, _ in pairs] == [
+        (1, 5),
+        (1, 6),
+        (2, 5),
+        (2, 6),
+        (1, 7),
+        (2, 7),
+    ]
+    assert [row[1] for row in job.stored()["left-buffer"]["a"][110]] == [1, 2]
+    job.close()
+
+
+def test_rows_of_three_inputs_are_joined_in_the_order_in_which_they_came(backend_name):
+    job = Job(backend_name, multiway_join(3, "inner", None, "drop", "fail", None), inputs=THREE_INPUTS)
+    assert job.run([(0, "a", 1, at(200)), (0, "a", 2, at(200)), (2, "a", 8, at(200))]) == []
+    joined = job.run([(0, "a", 3, at(200)), (2, "a", 9, at(200)), (1, "a", 5, at(200))])
+    # The key, and of each input its column and the time.
+    assert [(row[1], row[3], row[5]) for row in joined] == [
+        (n, 5, last) for n in (1, 2, 3) for last in (8, 9)
+    ]
+    job.close()
+
+
+def test_late_rows_and_those_with_a_null_key_or_no_time_are_dropped_once():
+    function = multiway_join(3, "inner", BY_WATERMARK, "drop", "drop", None)
+    job = Job("heap-cow", function, inputs=THREE_INPUTS)
+    job.run([(0, None, 1, at(200)), (1, "a", 2, at(30)), (2, "a", 3, None), (2, None, 4, at(30))])
+    assert sum(job.operator.rows_dropped.values()) == 4
+    assert job.operator.rows_dropped[NULL_KEY] == 1
+    assert not any(job.stored().values())
+    job.close()
 
 
 def compare(together, alone, epochs):
@@ -248,4 +304,13 @@ def test_an_error_names_the_input_of_the_row_in_the_middle_of_a_run(one_backend)
     with pytest.raises(UserFunctionError, match="right input of the join") as raised:
         job.run(rows)
     assert "process2" in str(raised.value)
+    job.close()
+
+
+def test_an_error_names_the_third_input_in_the_middle_of_a_run(one_backend):
+    function = multiway_join(3, "inner", BY_WATERMARK, "drop", "fail", None)
+    job = Job(one_backend, function, inputs=THREE_INPUTS)
+    with pytest.raises(UserFunctionError, match="third input of the join") as raised:
+        job.run([(0, "a", 1, at(200)), (2, "a", 2, None), (1, "a", 3, at(200))])
+    assert "process3" in str(raised.value)
     job.close()

@@ -7,9 +7,9 @@ removes a time from a buffer when the watermark has passed all times that could 
 
 from __future__ import annotations
 
-import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import compress
 from typing import Any
 
 from keyedstate.joins.bounds import Interval
@@ -19,7 +19,7 @@ from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.row_runs import OUTPUT_ROWS, RowRun, RunEntries, RunFunction
 from keyedstate.state import MapState, MapStateAccessor, StateDescriptor
-from keyedstate.state.clock import END_OF_TIME
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.state.kinds.accessor import declared_states
 from keyedstate.time import Timer
 from keyedstate.types import INT64, STRING, list_of, tuple_of
@@ -27,8 +27,8 @@ from keyedstate.types import INT64, STRING, list_of, tuple_of
 #: The timer service of cleanup.  The namespace is the side, and a number that has no meaning any more.
 TIMERS = "interval-join"
 _TIMERS_OF = tuple_of(STRING, INT64)
-#: An interval without any time.
-_NO_TIMES = (1, 0)
+#: Times and a row for each.
+_Rows = tuple[list[int], list[Any]]
 #: The spans of time for which a key has one timer, in an interval.
 _SPANS = 4
 #: Such a span, in milliseconds, where each row has an interval of its own.
@@ -121,54 +121,49 @@ class JoinedRow(ProcessJoinFunction):
 
 
 class _Buffer(RunEntries):
-    """The kept rows of one side by their time: lists.
+    """The kept rows of one side by their time: lists."""
 
-    Parameters
-    ----------
-    rows : MapStateAccessor
-    item_of : callable
-        Returns what a run needs of a kept row with that time.
-    """
+    #: All entries; None as long as none was asked.
+    _read: dict[int, list[Any]] | None
 
-    #: The times of all rows, in order, and their items; None as long as none was asked.
-    _read: tuple[list[int], list[Any]] | None
+    def begin(self) -> None:
+        super().begin()
+        #: The times of all rows in order, and the rows; None until a run asks for rows again.
+        self._sorted: _Rows | None = None
 
-    def __init__(self, rows: Any, item_of: Callable[[int, Any], Any]) -> None:
-        super().__init__(rows)
-        self._item_of = item_of
-
-    def between(self, first: int, last: int) -> list[Any]:
-        """Return the items of the rows between two times, inclusive and in order."""
-        times, items = self._all()
-        return items[bisect_left(times, first) : bisect_right(times, last)]
-
-    def items(self) -> list[Any]:
-        """Return the items of all rows, in order."""
-        return self._all()[1]
+    def between(self, first: int, last: int) -> _Rows:
+        """Return the rows between two times, inclusive, in the order of their times."""
+        if self._read is None:
+            # A run of one row need not sort all.
+            self._read = {**dict(self.state.items()), **self._changed}
+            return _in_order(self._read, (time for time in self._read if first <= time <= last))
+        if self._sorted is None:
+            self._sorted = _in_order(self._read, self._read)
+        times, rows = self._sorted
+        part = slice(bisect_left(times, first), bisect_right(times, last))
+        return times[part], rows[part]
 
     def add(self, time: int, row: Any) -> None:
         """Keep a row."""
-        is_new_time = False
-        if self._read is not None:
-            times, items = self._read
-            place = bisect_right(times, time)
-            is_new_time = not place or times[place - 1] != time
-            times.insert(place, time)
-            items.insert(place, self._item_of(time, row))
         known = self._changed.get(time)
         if known is None:
-            stored = None if is_new_time else self.state.get(time)
+            stored = self.state.get(time) if self._read is None else self._read.get(time)
             # Not in place: a snapshot that is being written may share the list.
             known = self._changed[time] = [*(stored or ())]
+            if self._read is not None:
+                self._read[time] = known
         known.append(row)
+        if self._sorted is not None:
+            times, rows = self._sorted
+            place = bisect_right(times, time)
+            times.insert(place, time)
+            rows.insert(place, row)
 
-    def _all(self) -> tuple[list[int], list[Any]]:
-        if self._read is None:
-            rows_by_time = {**dict(self.state.items()), **self._changed}
-            times = sorted(rows_by_time)
-            found = [(time, row) for time in times for row in rows_by_time[time]]
-            self._read = [time for time, _ in found], list(itertools.starmap(self._item_of, found))
-        return self._read
+
+def _in_order(by_time: Mapping[int, list[Any]], times: Iterable[int]) -> _Rows:
+    """Return the rows of some times, in order, each with its time."""
+    times = sorted(times)
+    return [time for time in times for _ in by_time[time]], [row for time in times for row in by_time[time]]
 
 
 class IntervalJoinFunction(JoinFunction, RunFunction):
@@ -218,11 +213,8 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
         assert self._inputs is not None, "it has buffers"
         self._times_of = self._interval.of_rows(self._inputs.first.schema)
         self._distances = self._interval.distances
-        left, right = map(ctx.state, self._buffers())
-        self._buffers_of_sides = (
-            _Buffer(left, self._item_of(of_right=False)),
-            _Buffer(right, self._item_of(of_right=True)),
-        )
+        left, right = (_Buffer(ctx.state(buffer)) for buffer in self._buffers())
+        self._buffers_of_sides = left, right
         # A key has a timer for each span of time, and not one for each row: rows are kept a little longer.
         self._span = _SPAN_OF_COLUMNS
         if self._distances is not None:
@@ -249,7 +241,7 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
                 self._leave_out(row, ctx, of_right=bool(of_right))
                 continue
             found = self._found_by_right(row, time) if of_right else self._found_by_left(row, time, ctx)
-            if found:
+            if found[1]:
                 out += self._pairs(row, time, found, ctx, of_right=bool(of_right))
                 if len(out) >= OUTPUT_ROWS:
                     break
@@ -259,45 +251,30 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
             self._timers.register_event_time_timer((side, 0), time)
         return out
 
-    def _item_of(self, *, of_right: bool) -> Callable[[int, Any], Any]:
-        """Return a function of the time of a kept row and the row that returns what pairs need of it.
-
-        That is its part of the joined row, or time and row for a function of the user.  Where each left row
-        has an interval of its own, that comes first.
-        """
-        item_of: Callable[[int, Any], Any] = _time_and_row
-        if isinstance(self._function, JoinedRow):
-            rows = self._function.rows
-            values_of = rows.of_right if of_right else rows.of_left
-
-            def item_of(time: int, row: Any) -> Any:
-                return values_of(row)
-
-        if of_right or self._distances is not None:
-            return item_of
-        return lambda time, row: (*(self._times_of(row, time) or _NO_TIMES), item_of(time, row))
-
-    def _found_by_left(self, row: Any, time: int, ctx: Context) -> list[Any]:
-        """Keep a left row, and return the items of the right rows that it is joined with."""
+    def _found_by_left(self, row: Any, time: int, ctx: Context) -> _Rows:
+        """Keep a left row, and return the right rows that it is joined with."""
         left, right = self._buffers_of_sides
         times = self._times_of(row, time)
         if times is None:
             ctx._dropped[NO_INTERVAL] += 1
-            return []
+            return [], []
         first, last = times
         left.add(time, row)
         self._clean_ups[LEFT, self._clean_up_time(max(time, last))] = None
         return right.between(first, last)
 
-    def _found_by_right(self, row: Any, time: int) -> list[Any]:
-        """Keep a right row, and return the items of the left rows that it is joined with."""
+    def _found_by_right(self, row: Any, time: int) -> _Rows:
+        """Keep a right row, and return the left rows that it is joined with."""
         left, right = self._buffers_of_sides
         right.add(time, row)
         self._clean_ups[RIGHT, self._clean_up_time(time + self._interval.right_life)] = None
-        if self._distances is None:
-            return [item for first, last, item in left.items() if first <= time <= last]
-        lower, upper = self._distances
-        return left.between(time - upper, time - lower)
+        if self._distances is not None:
+            lower, upper = self._distances
+            return left.between(time - upper, time - lower)
+        times, rows = left.between(BEFORE_TIME, END_OF_TIME)
+        bounds = map(self._times_of, rows, times)
+        chosen = [each is not None and each[0] <= time <= each[1] for each in bounds]
+        return list(compress(times, chosen)), list(compress(rows, chosen))
 
     def _leave_out(self, row: Any, ctx: Context, *, of_right: bool) -> None:
         """Set a row aside that cannot be joined: it has no time, a null in its key, or is late."""
@@ -308,19 +285,20 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
         else:
             self._set_late_aside(row, ctx, of_right)
 
-    def _pairs(self, row: Any, time: int, found: list[Any], ctx: Context, *, of_right: bool) -> list[Any]:
-        """Return what is made of a row and the items of the rows that it is joined with."""
+    def _pairs(self, row: Any, time: int, found: _Rows, ctx: Context, *, of_right: bool) -> list[Any]:
+        """Return what is made of a row and the rows that it is joined with."""
         function = self._function
         if isinstance(function, JoinedRow):
+            of_left, of_other = function.rows.of_left, function.rows.of_right
             if of_right:
-                right = function.rows.of_right(row)
-                return [left + right for left in found]
-            left = function.rows.of_left(row)
-            return [left + right for right in found]
+                right = of_other(row)
+                return [of_left(left) + right for left in found[1]]
+            left = of_left(row)
+            return [left + of_other(right) for right in found[1]]
         pair, process = self._pair, function.process
         pair.key = ctx.key
         out: list[Any] = []
-        for other_time, other in found:
+        for other_time, other in zip(*found, strict=True):
             pair.left_timestamp, pair.right_timestamp = (other_time, time) if of_right else (time, other_time)
             left, right = (other, row) if of_right else (row, other)
             _extend(out, process(left, right, pair))
@@ -372,10 +350,6 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
 
     def output_columns(self, inputs: ConnectedInputs, fold: Fold) -> list[JoinedColumn] | None:
         return joined_columns(inputs, fold) if isinstance(self._function, JoinedRow) else None
-
-
-def _time_and_row(time: int, row: Any) -> tuple[int, Any]:
-    return time, row
 
 
 def _extend(out: list[Any], rows: Iterable[Any] | None) -> None:

@@ -43,11 +43,18 @@ cdef class _Places:
         context = _slot(accessor, self.context)[0]
         return context if Py_TYPE(<object>context) is self.context_class else NULL
 
+    cdef inline bint is_cached(self, accessor, PyObject* context) noexcept:
+        """Return whether the value of the current key is cached."""
+        return _slot(<object>context, self.key)[0] is _slot(accessor, self.cached_key)[0]
+
+    cdef inline bint is_caching(self, accessor) noexcept:
+        return _slot(accessor, self.caching)[0] is not <PyObject*>_FALSE
+
     cdef inline bint is_ahead(self, accessor) noexcept:
         """Return whether the values of all keys of the sequence were read at once."""
         return (
             Py_TYPE(accessor) is self.accessor_class
-            and _slot(accessor, self.caching)[0] is <PyObject*>_TRUE
+            and self.is_caching(accessor)
             and Py_TYPE(<object>_slot(accessor, self.prefetched)[0]) is <PyTypeObject*>list
         )
 
@@ -56,7 +63,7 @@ cdef class _Places:
 
         As `StateAccessor._look_up` does: the change of the key before goes to the values that were read.
         """
-        cdef list ahead = <list>_slot(accessor, self.prefetched)[0]
+        cdef list ahead = <list?><object>_slot(accessor, self.prefetched)[0]
         cdef Py_ssize_t turn = <object>_slot(context, self.turn)[0]
         cdef Py_ssize_t before
         if _slot(accessor, self.dirty)[0] is <PyObject*>_TRUE:
@@ -91,7 +98,7 @@ def with_cached_access(context_class):
         def value(self):
             cdef PyObject* context = at.context_of(self)
             if context is not NULL:
-                if _slot(<object>context, at.key)[0] is _slot(self, at.cached_key)[0]:
+                if at.is_cached(self, context):
                     return <object>_slot(self, at.cached)[0]
                 if at.is_ahead(self):
                     at.turn_to(self, <object>context)
@@ -100,10 +107,7 @@ def with_cached_access(context_class):
                         _set_slot(self, at.cached, <object>_slot(self, at.default)[0])
                     return <object>_slot(self, at.cached)[0]
                 # Without a cache both ways call the table alone, and calling a Python function takes time.
-                if (
-                    _slot(self, at.caching)[0] is <PyObject*>_FALSE
-                    and _slot(self, at.default)[0] is <PyObject*>None
-                ):
+                if not at.is_caching(self) and _slot(self, at.default)[0] is <PyObject*>None:
                     # References of its own: the table may run code of users, which may change the slots.
                     table, namespace = <object>_slot(self, at.table)[0], <object>_slot(self, at.namespace)[0]
                     group = <object>_slot(<object>context, at.key_group)[0]
@@ -113,25 +117,28 @@ def with_cached_access(context_class):
 
         def update(self, value):
             cdef PyObject* context = at.context_of(self) if value is not None else NULL
-            cdef bint is_cached, is_ahead, is_known
-            if context is not NULL:
-                is_cached = _slot(<object>context, at.key)[0] is _slot(self, at.cached_key)[0]
+            cdef bint is_cached, is_ahead
+            if (
+                context is not NULL
+                and (at.is_cached(self, context) or at.is_ahead(self) or not at.is_caching(self))
+                and _fits(<object>_slot(self, at.is_value)[0], value)
+            ):
+                # Asked again: the check may run code of users.
+                is_cached = at.is_cached(self, context)
                 is_ahead = not is_cached and at.is_ahead(self)
-                is_known = is_cached or is_ahead
-                if is_known or _slot(self, at.caching)[0] is <PyObject*>_FALSE:
-                    if _fits(<object>_slot(self, at.is_value)[0], value):
-                        if is_ahead:
-                            at.turn_to(self, <object>context)
-                        if is_known:
-                            _set_slot(self, at.cached, value)
-                            _set_slot(self, at.dirty, _TRUE)
-                            return
-                        # As in `value`.
-                        table, namespace = <object>_slot(self, at.table)[0], <object>_slot(self, at.namespace)[0]
-                        group = <object>_slot(<object>context, at.key_group)[0]
-                        key = <object>_slot(<object>context, at.key)[0]
-                        table.put(group, key, namespace, value)
-                        return
+                if is_cached or is_ahead:
+                    if is_ahead:
+                        at.turn_to(self, <object>context)
+                    _set_slot(self, at.cached, value)
+                    _set_slot(self, at.dirty, _TRUE)
+                    return
+                if not at.is_caching(self):
+                    # As in `value`.
+                    table, namespace = <object>_slot(self, at.table)[0], <object>_slot(self, at.namespace)[0]
+                    group = <object>_slot(<object>context, at.key_group)[0]
+                    key = <object>_slot(<object>context, at.key)[0]
+                    table.put(group, key, namespace, value)
+                    return
             plain_update(self, value)
 
         for made, plain in ((value, plain_value), (update, plain_update)):

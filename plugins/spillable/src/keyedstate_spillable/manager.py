@@ -130,8 +130,6 @@ class TieredSpillManager(SpillManager):
         self._accesses: dict[str, Accesses] = {}
         self._moving_ms = 0
         self._own_bytes = 0.0
-        #: The entries in memory at the last decision.
-        self._held = 0
         #: The entries on disk at the last survey.
         self._on_disk = 0
         self._faults: set[str] = set()
@@ -212,10 +210,6 @@ class TieredSpillManager(SpillManager):
         if maps is None:
             maps = self._survey()
         self._checked_ms = self._clock()
-        held, before = sum(one.in_memory for one in maps), self._held
-        # Slices far above the budget show whether rows bring more entries than are spilled.
-        keeps_pace = self._slice_ms != _OVERRUN_SLICE_MS or held <= before
-        self._held = held
         if emergency:
             if loading:
                 self._moves.clear()
@@ -244,7 +238,7 @@ class TieredSpillManager(SpillManager):
             self._slice_ms = self._policy.slice_ms
             return 0.0
         self._slice_ms = _OVERRUN_SLICE_MS if signals.overrun else _URGENT_SLICE_MS
-        return max(signals.near_limit, 0.0 if keeps_pace else signals.far_overrun)
+        return signals.far_overrun
 
     def _signals(self, sample: MemorySample) -> Signals:
         """Note the entries in memory with those of other instances, and return what a policy decides by."""

@@ -24,8 +24,8 @@ POLICY_GROUP = "keyedstate_spillable.policies"
 #: Fraction of a container's limit above which memory is about to be exhausted: the rest is used before the
 #: next sample.
 EMERGENCY_MARK = 0.95
-#: Fractions of the budget above which the slices of an emergency are longer, and above which rows may wait
-#: until enough has moved.  The limit of a container leaves no such room: the system ends a process there.
+#: Fractions of the budget above which the slices of an emergency are longer, and above which rows wait.  The
+#: limit of a container leaves no such room: the system ends a process that exceeds it.
 OVERRUN_MARK = 1.1
 WAIT_MARK = 1.13
 
@@ -150,25 +150,23 @@ class Signals:
     @property
     def excess(self) -> float:
         """The bytes above the budget, or near the container's limit; 0 where both are kept."""
-        return max(self.used - self.budget, self.near_limit, 0.0)
+        return self._above(self.budget)
 
     @property
     def overrun(self) -> float:
-        """The bytes above 110 % of the budget."""
-        return max(self.used - OVERRUN_MARK * self.budget, 0.0)
+        """The bytes far above the budget, or near the container's limit: slices are longer then."""
+        return self._above(OVERRUN_MARK * self.budget)
 
     @property
     def far_overrun(self) -> float:
-        """The bytes above 113 % of the budget: rows wait for them where they bring more than is spilled."""
-        return max(self.used - WAIT_MARK * self.budget, 0.0)
+        """The bytes that must move before the next rows: above 113 % of the budget, or near the limit."""
+        return self._above(WAIT_MARK * self.budget)
 
-    @property
-    def near_limit(self) -> float:
-        """The bytes too many near the container's limit, which must move before the next rows."""
-        sample = self.sample
-        if sample.container_bytes is None or sample.container_limit is None:
-            return 0.0
-        return max(sample.container_bytes - EMERGENCY_MARK * sample.container_limit, 0.0)
+    def _above(self, mark: float) -> float:
+        sample, above = self.sample, self.used - mark
+        if sample.container_bytes is not None and sample.container_limit is not None:
+            above = max(above, sample.container_bytes - EMERGENCY_MARK * sample.container_limit)
+        return max(above, 0.0)
 
     @property
     def share(self) -> float:
@@ -188,8 +186,8 @@ class Decision:
     reason : str
         Why, in a word or two for metrics, such as ``high-mark``.
     urgent : bool
-        Whether chunks of rows wait longer for it: each up to 20 ms, and as long as what is used exceeds the
-        budget by a tenth or is near the container's limit.
+        Whether chunks of rows wait longer for it: each up to 20 ms, above 110 % of the budget up to 40, and
+        as long as more than 113 % of it is used or the container's limit is near.
     cancel_snapshots : bool
         Whether full snapshots in the background are cancelled first, where the option allows it.
     """
