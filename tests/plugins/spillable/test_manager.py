@@ -161,7 +161,7 @@ def test_the_slices_of_an_emergency_are_longer_far_above_the_budget():
     assert table.disk[0] == 4 * 4
 
 
-def test_above_113_percent_of_the_budget_rows_wait_until_that_is_over():
+def test_above_112_percent_of_the_budget_rows_wait_until_that_is_over():
     world = World(ms_per_call=10)
     table = world.table("counts", {0: 2048}, entry_bytes=MIB // 4)
     with world.running(AdaptivePolicy(options())) as step:
@@ -169,7 +169,7 @@ def test_above_113_percent_of_the_budget_rows_wait_until_that_is_over():
         table.add(0, 2400)  # 1.18 of the budget, with what else there is
         step(100)
     used = 100 + table.memory[0] / 4
-    assert 1.12 * 1024 < used <= 1.13 * 1024
+    assert 1.11 * 1024 < used <= 1.12 * 1024
 
 
 @pytest.mark.parametrize("grows_by", [20, 60])
@@ -185,7 +185,7 @@ def test_lists_that_grow_while_entries_are_spilled_keep_the_process_near_its_bud
             world.occupy(grows_by << 20)
             step(10)
             assert world.machine.process is not None
-            assert world.machine.process - world.free <= (1.13 * 1024 + grows_by) * MIB
+            assert world.machine.process - world.free <= (1.12 * 1024 + grows_by) * MIB
 
 
 def test_what_is_near_the_limit_of_the_container_moves_at_once():

@@ -27,7 +27,7 @@ EMERGENCY_MARK = 0.95
 #: Fractions of the budget above which the slices of an emergency are longer, and above which rows wait.  The
 #: limit of a container leaves no such room: the system ends a process that exceeds it.
 OVERRUN_MARK = 1.1
-WAIT_MARK = 1.13
+WAIT_MARK = 1.12
 
 
 class Action(enum.Enum):
@@ -159,7 +159,7 @@ class Signals:
 
     @property
     def far_overrun(self) -> float:
-        """The bytes that must move before the next rows: above 113 % of the budget, or near the limit."""
+        """The bytes that must move before the next rows: above 112 % of the budget, or near the limit."""
         return self._above(WAIT_MARK * self.budget)
 
     def _above(self, mark: float) -> float:
@@ -187,7 +187,7 @@ class Decision:
         Why, in a word or two for metrics, such as ``high-mark``.
     urgent : bool
         Whether chunks of rows wait longer for it: each up to 20 ms, above 110 % of the budget up to 40, and
-        as long as more than 113 % of it is used or the container's limit is near.
+        as long as more than 112 % of it is used or the container's limit is near.
     cancel_snapshots : bool
         Whether full snapshots in the background are cancelled first, where the option allows it.
     """
