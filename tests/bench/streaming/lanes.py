@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from keyedstate import keyed, types
 from keyedstate.aggregates import count, sum_
 from keyedstate.runtime import KeyedBatch, KeyedProcessFunction, VectorizedProcessFunction
+from keyedstate.spark.dataframe.frame import KeyedFrame
 from keyedstate.state import ValueState
 
 SCHEMA = "k string, c long"
@@ -213,37 +214,29 @@ class VectorizedCounts(VectorizedProcessFunction):
         yield pa.record_batch({"k": groups.key_columns[0], "n": n, "total": total})
 
 
-def _options(backend: str, folder: Path) -> dict[str, object]:
-    return {"backend": backend, "checkpoint.dir": str(folder / "state"), "parallelism": PARTITIONS}
+def _keyed(
+    finish: Callable[[KeyedFrame], DataFrame], backend: str, options: Mapping[str, object]
+) -> Callable[[DataFrame, Path], DataFrame]:
+    """Return what makes a query of the keyed events."""
+
+    def build(events: DataFrame, folder: Path) -> DataFrame:
+        own = {"backend": backend, "checkpoint.dir": str(folder / "state"), "parallelism": PARTITIONS}
+        return finish(keyed(events, "k", uid="counts", config={**own, **options}))
+
+    return build
 
 
 def aggregated(backend: str, **options: object) -> Callable[[DataFrame, Path], DataFrame]:
-    def build(events: DataFrame, folder: Path) -> DataFrame:
-        frame = keyed(events, "k", uid="counts", config={**_options(backend, folder), **options})
-        return frame.aggregate(n=count(), total=sum_("c"))
-
-    return build
+    return _keyed(lambda frame: frame.aggregate(n=count(), total=sum_("c")), backend, options)
 
 
 def per_record(backend: str, **options: object) -> Callable[[DataFrame, Path], DataFrame]:
-    def build(events: DataFrame, folder: Path) -> DataFrame:
-        frame = keyed(events, "k", uid="counts", config={**_options(backend, folder), **options})
-        return frame.process(Counts(), COUNTS)
-
-    return build
+    return _keyed(lambda frame: frame.process(Counts(), COUNTS), backend, options)
 
 
 def per_record_and_key(backend: str, **options: object) -> Callable[[DataFrame, Path], DataFrame]:
-    def build(events: DataFrame, folder: Path) -> DataFrame:
-        frame = keyed(events, "k", uid="counts", config={**_options(backend, folder), **options})
-        return frame.process(CountsPerKey(), COUNTS)
-
-    return build
+    return _keyed(lambda frame: frame.process(CountsPerKey(), COUNTS), backend, options)
 
 
 def vectorized(backend: str, **options: object) -> Callable[[DataFrame, Path], DataFrame]:
-    def build(events: DataFrame, folder: Path) -> DataFrame:
-        frame = keyed(events, "k", uid="counts", config={**_options(backend, folder), **options})
-        return frame.process(VectorizedCounts(), COUNTS)
-
-    return build
+    return _keyed(lambda frame: frame.process(VectorizedCounts(), COUNTS), backend, options)

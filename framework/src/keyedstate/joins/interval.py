@@ -14,7 +14,7 @@ from typing import Any
 
 from keyedstate.joins.bounds import Interval
 from keyedstate.joins.columns import Fold, JoinedColumn, JoinedRows, joined_columns
-from keyedstate.joins.join_function import LEFT, NULL_KEY, RIGHT, JoinFunction
+from keyedstate.joins.join_function import LEFT, RIGHT, JoinFunction
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.runtime.functions.row_runs import OUTPUT_ROWS, RowRun, RunEntries, RunFunction
@@ -208,13 +208,13 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
         function = self._function
         for descriptor in declared_states(function):
             descriptor.bind(function, ctx.state(descriptor))
+        left, right = (_Buffer(ctx.state(buffer)) for buffer in self._buffers())
+        self._buffers_of_sides = left, right
         self._timers = ctx._timers.service(TIMERS, self, _TIMERS_OF)
         self._pair = JoinContext(ctx)
         assert self._inputs is not None, "it has buffers"
         self._times_of = self._interval.of_rows(self._inputs.first.schema)
         self._distances = self._interval.distances
-        left, right = (_Buffer(ctx.state(buffer)) for buffer in self._buffers())
-        self._buffers_of_sides = left, right
         # A key has a timer for each span of time, and not one for each row: rows are kept a little longer.
         self._span = _SPAN_OF_COLUMNS
         if self._distances is not None:
@@ -278,11 +278,7 @@ class IntervalJoinFunction(JoinFunction, RunFunction):
 
     def _leave_out(self, row: Any, ctx: Context, *, of_right: bool) -> None:
         """Set a row aside that cannot be joined: it has no time, a null in its key, or is late."""
-        if self._time_of(row, ctx, of_right) is None:
-            return
-        if self._null_in_key(ctx):
-            ctx._dropped[NULL_KEY] += 1
-        else:
+        if self._time_of(row, ctx, of_right) is not None and not self._has_null_key(ctx):
             self._set_late_aside(row, ctx, of_right)
 
     def _pairs(self, row: Any, time: int, found: _Rows, ctx: Context, *, of_right: bool) -> list[Any]:

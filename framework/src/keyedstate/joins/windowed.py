@@ -18,7 +18,7 @@ from keyedstate.joins.columns import (
     has_null,
     joined_columns,
 )
-from keyedstate.joins.join_function import NULL_KEY, JoinFunction
+from keyedstate.joins.join_function import JoinFunction
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs
 from keyedstate.runtime.functions.keyed import Context
 from keyedstate.state import StateDescriptor
@@ -206,8 +206,7 @@ class WindowedJoinFunction(WindowsOfKeys, JoinFunction):
         self, row: Any, element: tuple[Any, Any], ctx: Context, *, of_right: bool
     ) -> Iterable[Any] | None:
         # A function may want the rows of a null key, and a join those of a side that it keeps.
-        if self._how is not None and not self._how.keeps[of_right] and self._null_in_key(ctx):
-            ctx._dropped[NULL_KEY] += 1
+        if self._how is not None and not self._how.keeps[of_right] and self._has_null_key(ctx):
             return None
         try:
             self._operator.process(element, ctx.timestamp)

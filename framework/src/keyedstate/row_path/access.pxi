@@ -58,6 +58,7 @@ cdef class _Places:
             and Py_TYPE(<object>_slot(accessor, self.prefetched)[0]) is <PyTypeObject*>list
         )
 
+    @cython.boundscheck(True)
     cdef int turn_to(self, accessor, context) except -1:
         """Make the current key the cached one, with the value that was read ahead.
 
@@ -69,25 +70,12 @@ cdef class _Places:
         if _slot(accessor, self.dirty)[0] is <PyObject*>_TRUE:
             before = <object>_slot(accessor, self.cached_turn)[0]
             _set_slot(accessor, self.dirty, _FALSE)
-            _set_item(ahead, before, <object>_slot(accessor, self.cached)[0])
+            ahead[before] = <object>_slot(accessor, self.cached)[0]
             (<list?><object>_slot(accessor, self.dirty_turns)[0]).append(before)
         _set_slot(accessor, self.cached_key, <object>_slot(context, self.key)[0])
         _set_slot(accessor, self.cached_turn, <object>_slot(context, self.turn)[0])
-        _set_slot(accessor, self.cached, _item(ahead, turn))
+        _set_slot(accessor, self.cached, ahead[turn])
         return 0
-
-
-cdef inline object _item(list items, Py_ssize_t index):
-    if not 0 <= index < PyList_GET_SIZE(items):
-        raise IndexError(f"there is no key {index}")
-    return <object>PyList_GET_ITEM(items, index)
-
-
-cdef inline int _set_item(list items, Py_ssize_t index, object value) except -1:
-    if not 0 <= index < PyList_GET_SIZE(items):
-        raise IndexError(f"there is no key {index}")
-    items[index] = value
-    return 0
 
 
 def with_cached_access(context_class):

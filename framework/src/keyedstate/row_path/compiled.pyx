@@ -5,6 +5,7 @@ Where a step sees anything but the usual case it returns what makes its caller t
 says what is wrong. So no error begins here.
 """
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New
 from cpython.long cimport PyLong_CheckExact

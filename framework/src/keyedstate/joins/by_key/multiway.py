@@ -13,7 +13,7 @@ from typing import Any
 
 from keyedstate.errors import MissingTimestampError
 from keyedstate.joins.columns import Fold, JoinedColumn, getter, several_joined_columns
-from keyedstate.joins.join_function import NULL_KEY, JoinFunction
+from keyedstate.joins.join_function import JoinFunction
 from keyedstate.runtime.event_time import FAIL, LATE, TIMELESS
 from keyedstate.runtime.functions.connected_inputs import ConnectedInputs, ordinal
 from keyedstate.runtime.functions.keyed import Context
@@ -118,17 +118,13 @@ class MultiwayJoinFunction(JoinFunction, RunFunction):
         return [partial(self._process_row, number) for number in range(self._count)]
 
     def _process_run(self, run: RowRun, ctx: Context) -> list[Any]:
-        null_in_key = self._null_in_key(ctx)
         for each in self._rows:
             each.begin()
         first = number = self._next.value() or 0
         out: list[Any] = []
         for of, row in run.rows:
             end = self._end_of(of, row, ctx)
-            if end is None:
-                continue
-            if null_in_key:
-                ctx._dropped[NULL_KEY] += 1
+            if end is None or self._has_null_key(ctx):
                 continue
             self._rows[of].add(number, end, row)
             if self._by_watermark:
