@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 #: The least useful budget: a few blocks of each file, and one buffer.
 _LEAST = 4 << 20
+#: The cache's table grows with its blocks, as it does not know their size.
+_CHARGE_UNKNOWN = 0
 
 
 def cache_bytes(budget: int, write_ratio: float) -> int:
@@ -71,7 +73,9 @@ class SharedMemory:
             raise SmallBudgetError(budget + objects, int(_LEAST / (1 - min(object_ratio, 0.99))))
         write_bytes = write_buffer_bytes(budget, write_ratio)
         self.mutable_bytes = mutable_bytes(write_bytes)
-        self.cache = Cache(cache_bytes(budget, write_ratio))
+        # An LRU cache is split into shards of half a MiB, and a block of a filter or index that is larger than
+        # its shard is read anew by each look-up.
+        self.cache = Cache.new_hyper_clock_cache(cache_bytes(budget, write_ratio), _CHARGE_UNKNOWN)
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             write_bytes, False, self.cache
         )

@@ -47,6 +47,8 @@ _SORTED_ROWS = 4096
 #: Rows that are sorted together: sorting more costs more than it saves.
 _SORTED_AT_ONCE = 8192
 _SMALL_FILE_BYTES = 50_000
+#: Of so many keys that are no neighbours, one is looked for beside the one before.
+_PROBED = 16
 #: The suffix of table files.
 _TABLE = ".sst"
 #: The name of the database's folder in the private folder of an instance.
@@ -337,9 +339,15 @@ class _Copy(RowCopy):
         found: dict[bytes, bytes] = {}
         with reading(self._path, self._state):
             # In their order, the keys of a block are read from the block at once.
-            for key in sorted(keys):
-                rows.seek(key)
-                if rows.valid() and rows.key() == key:
+            beside = False
+            for number, key in enumerate(sorted(keys)):
+                # The next row costs a tenth of a search, and new keys are often neighbours.
+                if rows.valid() and (beside or number % _PROBED == 0):
+                    rows.next()
+                    beside = rows.valid() and rows.key() == key
+                if not beside:
+                    rows.seek(key)
+                if beside or (rows.valid() and rows.key() == key):
                     found[key] = rows.value()
             rows.status()
         return list(map(found.get, keys))

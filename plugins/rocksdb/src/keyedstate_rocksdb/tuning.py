@@ -6,7 +6,14 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rocksdict import BlockBasedOptions, Cache, DBCompactionStyle, DBCompressionType, Options
+from rocksdict import (
+    BlockBasedIndexType,
+    BlockBasedOptions,
+    Cache,
+    DBCompactionStyle,
+    DBCompressionType,
+    Options,
+)
 
 from keyedstate_rocksdb.errors import OptionsFactoryError, UnknownChoiceError
 from keyedstate_rocksdb.memory import SharedMemory
@@ -65,6 +72,8 @@ _CODECS = {
 }
 #: The part of a write buffer's bytes that its Bloom filter has: about 10 bits for an entry of 80 bytes.
 _BUFFER_FILTER = 1 / 64
+#: Of a part of a file's index or filter.
+_INDEX_PART_BYTES = 16 << 10
 _TRUTH = {"true": True, "false": False}
 
 
@@ -140,6 +149,12 @@ class Tuning:
             # Otherwise they would not be part of the budget.
             blocks.set_cache_index_and_filter_blocks(True)
             blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
+            # In parts, so that a small cache need not read a filter of megabytes for one key (Flink's
+            # ``state.backend.rocksdb.memory.partitioned-index-filters``).
+            blocks.set_index_type(BlockBasedIndexType.two_level_index_search())
+            blocks.set_partition_filters(True)
+            blocks.set_metadata_block_size(_INDEX_PART_BYTES)
+            blocks.set_pin_top_level_index_and_filter(True)
         if values["bloom_bits"]:
             blocks.set_bloom_filter(values["bloom_bits"], False)
             made.set_memtable_whole_key_filtering(True)
