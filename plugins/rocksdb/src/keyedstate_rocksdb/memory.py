@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 #: The least useful budget: a few blocks of each file, and one buffer.
 _LEAST = 4 << 20
-#: The cache's table grows with its blocks, as it does not know their size.
-_CHARGE_UNKNOWN = 0
+#: Of a block in the cache: the size of the cache's table is by the number of blocks that it may hold.
+_BLOCK_BYTES = 4 << 10
 
 
 def cache_bytes(budget: int, write_ratio: float) -> int:
@@ -75,7 +75,7 @@ class SharedMemory:
         self.mutable_bytes = mutable_bytes(write_bytes)
         # An LRU cache is split into shards of half a MiB, and a block of a filter or index that is larger than
         # its shard is read anew by each look-up.
-        self.cache = Cache.new_hyper_clock_cache(cache_bytes(budget, write_ratio), _CHARGE_UNKNOWN)
+        self.cache = Cache.new_hyper_clock_cache(cache_bytes(budget, write_ratio), _BLOCK_BYTES)
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             write_bytes, False, self.cache
         )
