@@ -73,8 +73,8 @@ class SharedMemory:
             raise SmallBudgetError(budget + objects, int(_LEAST / (1 - min(object_ratio, 0.99))))
         write_bytes = write_buffer_bytes(budget, write_ratio)
         self.mutable_bytes = mutable_bytes(write_bytes)
-        # An LRU cache is split into shards of half a MiB, and a block of a filter or index that is larger than
-        # its shard is read anew by each look-up.
+        # An LRU cache is split into shards of half a MiB, and a block of a filter or index that is larger
+        # than its shard is read anew by each look-up.
         self.cache = Cache.new_hyper_clock_cache(cache_bytes(budget, write_ratio), _BLOCK_BYTES)
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             write_bytes, False, self.cache
