@@ -15,9 +15,6 @@ from keyedstate_spillable.options import DISK_MEMORY
 #: Look-ups of keys that do not exist are the rule while a key group is spilled.
 _BLOOM_BITS = 10
 _LEAST_BUFFER = 1 << 20
-#: Small files have small filters.  The filter of a large file is as large as a shard of the block cache, so
-#: that each look-up would evict the one that the next look-up needs.
-_FILE_BYTES = 2 << 20
 _NUMBERS = "numbers of spaces"
 #: Rows begin with a key group, or with what is above all key groups.
 _ABOVE_ALL_ROWS = b"\xff" * 8
@@ -40,7 +37,6 @@ def open_store(context: BackendContext) -> RocksStore:
         "rocksdb.memory-budget": context.options[DISK_MEMORY.name],
         # A sixth of the memory is for all write buffers; one that is larger would be flushed constantly.
         "rocksdb.write-buffer-size": max(memory // 16, _LEAST_BUFFER),
-        "rocksdb.target-file-size": _FILE_BYTES,
         # Entries come back and leave again, to rows between all others: merging levels would write the whole
         # database again for each few buffers.  A look-up asks the Bloom filter of each sorted run instead.
         "rocksdb.compaction-style": "universal",
