@@ -211,6 +211,19 @@ def test_the_filter_of_a_write_buffer_is_for_what_the_budget_lets_it_hold(
     instance.close()
 
 
+@pytest.mark.parametrize(("budget", "inside"), [(24 * MIB, "true"), (0, "false")])
+def test_indexes_and_filters_are_in_the_cache_of_a_budget_by_partitions(
+    tmp_path: Path, budget: int, inside: str
+) -> None:
+    instance = opened(tmp_path, {"rocksdb.memory-budget": budget})
+    instance.table(META).put(0, "a", 1, [1])
+    written = written_options(instance, "state:visits")
+    assert written["cache_index_and_filter_blocks"] == inside
+    assert written["partition_filters"] == inside
+    assert (written["index_type"] == "kTwoLevelIndexSearch") is (inside == "true")
+    instance.close()
+
+
 def test_without_bits_neither_files_nor_write_buffers_have_a_filter(tmp_path: Path) -> None:
     instance = opened(tmp_path, {"rocksdb.bloom-filter-bits": 0})
     instance.table(META).put(0, "a", 1, [1])

@@ -17,13 +17,13 @@ from rocksdict import Cache, WriteBufferManager
 from keyedstate.memory import process_memory
 from keyedstate.ordered import ObjectMemory
 from keyedstate_rocksdb.errors import SmallBudgetError
-from keyedstate_rocksdb.options import MEMORY_BUDGET, OBJECT_RATIO, WRITE_RATIO
+from keyedstate_rocksdb.options import MEMORY_BUDGET, OBJECT_RATIO, TUNING, WRITE_RATIO
 
 _log = logging.getLogger(__name__)
 
 #: The least useful budget: a few blocks of each file, and one buffer.
 _LEAST = 4 << 20
-#: Of a block in the cache: the size of the cache's table is by the number of blocks that it may hold.
+#: The estimated bytes of a block, which size the table of the cache: it has room for so many of them.
 _BLOCK_BYTES = 4 << 10
 
 
@@ -54,6 +54,7 @@ class SharedMemory:
     Attributes
     ----------
     cache : Cache
+    cache_bytes : int
     write_buffers : WriteBufferManager
         Charged to the cache.
     mutable_bytes : int
@@ -64,7 +65,7 @@ class SharedMemory:
         The parts of write buffers and of objects.
     """
 
-    def __init__(self, budget: int, write_ratio: float, object_ratio: float) -> None:
+    def __init__(self, budget: int, write_ratio: float, object_ratio: float, block_bytes: int) -> None:
         self.ratios = write_ratio, object_ratio
         objects = int(budget * object_ratio)
         self.objects = ObjectMemory(objects) if objects else None
@@ -73,9 +74,10 @@ class SharedMemory:
             raise SmallBudgetError(budget + objects, int(_LEAST / (1 - min(object_ratio, 0.99))))
         write_bytes = write_buffer_bytes(budget, write_ratio)
         self.mutable_bytes = mutable_bytes(write_bytes)
-        # An LRU cache is split into shards of half a MiB, and a block of a filter or index that is larger
-        # than its shard is read anew by each look-up.
-        self.cache = Cache.new_hyper_clock_cache(cache_bytes(budget, write_ratio), _BLOCK_BYTES)
+        self.cache_bytes = cache_bytes(budget, write_ratio)
+        # RocksDB splits an LRU cache into up to 64 shards, some of which the reserved write buffers and a
+        # large filter fill; this one is a single shard up to 64 MiB.
+        self.cache = Cache.new_hyper_clock_cache(self.cache_bytes, min(block_bytes, _BLOCK_BYTES))
         self.write_buffers = WriteBufferManager.new_write_buffer_manager_with_cache(
             write_bytes, False, self.cache
         )
@@ -116,8 +118,8 @@ def shared_memory(options: Mapping[str, Any], consumer: str) -> Iterator[SharedM
     SmallBudgetError, MemoryBudgetError
         When it is entered.
     """
-    fixed, write_ratio, object_ratio = (
-        options[option.name] for option in (MEMORY_BUDGET, WRITE_RATIO, OBJECT_RATIO)
+    fixed, write_ratio, object_ratio, block_bytes = (
+        options[option.name] for option in (MEMORY_BUDGET, WRITE_RATIO, OBJECT_RATIO, TUNING["block_bytes"])
     )
     if fixed == 0:
         yield None
@@ -128,7 +130,7 @@ def shared_memory(options: Mapping[str, Any], consumer: str) -> Iterator[SharedM
     with memory.shared(
         f"rocksdb with {kind}",
         budget if fixed is None else 0,
-        lambda: SharedMemory(budget, write_ratio, object_ratio),
+        lambda: SharedMemory(budget, write_ratio, object_ratio, block_bytes or _BLOCK_BYTES),
     ) as found:
         if found.ratios != (write_ratio, object_ratio):
             _log.warning(

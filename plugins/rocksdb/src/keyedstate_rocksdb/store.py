@@ -47,8 +47,10 @@ _SORTED_ROWS = 4096
 #: Rows that are sorted together: sorting more costs more than it saves.
 _SORTED_AT_ONCE = 8192
 _SMALL_FILE_BYTES = 50_000
-#: Of so many keys that are no neighbours, one is looked for beside the one before.
-_PROBED = 16
+#: The first distance between keys for which a copy tries the next row before a search.
+_FIRST_STEP = 16
+#: The part of the cache that the blocks of one look-up may need, since it holds them all until its end.
+_LOOKED_UP = 1 / 4
 #: The suffix of table files.
 _TABLE = ".sst"
 #: The name of the database's folder in the private folder of an instance.
@@ -206,6 +208,8 @@ class RocksSpace(RowSpace):
         self._tuning = tuning
         self._path = Path(database.path())
         self._state = family.removeprefix(_FAMILY)
+        #: Keys that are looked up at once.
+        self._together = tuning.looked_up(_LOOKED_UP)
         # Bound once, for each look-up.
         self._get = rows.get
 
@@ -219,8 +223,11 @@ class RocksSpace(RowSpace):
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         wanted = keys if type(keys) is list else list(keys)
+        found: list[bytes | None] = []
         with reading(self._path, self._state):
-            return cast("list[bytes | None]", self.rows.get(wanted)) if wanted else []
+            for start in range(0, len(wanted), self._together):
+                found += cast("list[bytes | None]", self.rows.get(wanted[start : start + self._together]))
+        return found
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         with reading(self._path, self._state):
@@ -339,17 +346,18 @@ class _Copy(RowCopy):
         found: dict[bytes, bytes] = {}
         with reading(self._path, self._state):
             # In their order, the keys of a block are read from the block at once.
-            beside = False
+            follows, step, tried = False, _FIRST_STEP, 1
             for number, key in enumerate(sorted(keys)):
-                # The next row costs a tenth of a search, and new keys are often neighbours.
-                if rows.valid() and (beside or number % _PROBED == 0):
+                # The next row costs a tenth of a search, and new keys are often neighbours.  But it may lie
+                # behind many removed rows, so the copy tries it less often each time that it is another one.
+                if (follows or number == tried) and rows.valid():
                     rows.next()
-                    beside = rows.valid() and rows.key() == key
-                if not beside:
+                    follows = _is_at(rows, key)
+                    tried, step = number + step, _FIRST_STEP if follows else 2 * step
+                if not follows:
                     rows.seek(key)
-                if beside or (rows.valid() and rows.key() == key):
+                if follows or _is_at(rows, key):
                     found[key] = rows.value()
-            rows.status()
         return list(map(found.get, keys))
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -377,6 +385,15 @@ class _Copy(RowCopy):
     def release(self) -> None:
         """Drop the iterator; it is freed when no other thread reads it any more."""
         self._iterator = None
+
+
+def _is_at(rows: RdictIter, key: bytes) -> bool:
+    """Return whether an iterator is at a key; raises where it cannot read, which its next move would hide."""
+    if rows.valid():
+        found: bytes = rows.key()
+        return found == key
+    rows.status()
+    return False
 
 
 def _close(rows: Rdict) -> None:

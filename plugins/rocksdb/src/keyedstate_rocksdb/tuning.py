@@ -72,8 +72,8 @@ _CODECS = {
 }
 #: The part of a write buffer's bytes that its Bloom filter has: about 10 bits for an entry of 80 bytes.
 _BUFFER_FILTER = 1 / 64
-#: Of a part of a file's index or filter.
-_INDEX_PART_BYTES = 16 << 10
+#: The bytes of a partition of an index or filter.
+_PARTITION_BYTES = 16 << 10
 _TRUTH = {"true": True, "false": False}
 
 
@@ -149,11 +149,11 @@ class Tuning:
             # Otherwise they would not be part of the budget.
             blocks.set_cache_index_and_filter_blocks(True)
             blocks.set_pin_l0_filter_and_index_blocks_in_cache(True)
-            # In parts, so that a small cache need not read a filter of megabytes for one key (Flink's
+            # In partitions, so that a small cache need not read a filter of megabytes for one key (Flink's
             # ``state.backend.rocksdb.memory.partitioned-index-filters``).
             blocks.set_index_type(BlockBasedIndexType.two_level_index_search())
             blocks.set_partition_filters(True)
-            blocks.set_metadata_block_size(_INDEX_PART_BYTES)
+            blocks.set_metadata_block_size(_PARTITION_BYTES)
             blocks.set_pin_top_level_index_and_filter(True)
         if values["bloom_bits"]:
             blocks.set_bloom_filter(values["bloom_bits"], False)
@@ -161,6 +161,12 @@ class Tuning:
             made.set_memtable_prefix_bloom_ratio(self._buffer_filter_ratio())
         made.set_block_based_table_factory(blocks)
         return self._finished(state, made)
+
+    def looked_up(self, part: float) -> int:
+        """Return how many keys may be looked up at once, so that their blocks take a part of the cache."""
+        cache: int = self.values["block_cache_bytes"] if self.memory is None else self.memory.cache_bytes
+        block: int = self.values["block_bytes"]
+        return max(int(part * cache) // block, 1)
 
     def _buffer_filter_ratio(self) -> float:
         """Return how large the filter of a write buffer is to it, which counts what the buffer will hold."""
