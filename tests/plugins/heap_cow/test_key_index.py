@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 keyindex = pytest.importorskip("keyedstate_heap_cow.keyindex", reason="not compiled here")
 
@@ -54,3 +56,53 @@ def test_an_entry_takes_at_most_34_bytes_beside_its_key():
     assert index.count == 1_000_000
     assert index.nbytes - index.bytes.nbytes <= 34 * 1_000_000
     assert locate(index, keys[::1000], add=False)[1] == list(range(0, 1_000_000, 1000))
+
+
+@given(
+    steps=st.lists(
+        st.tuples(st.booleans(), st.lists(st.binary(max_size=12), max_size=40, unique=True)), max_size=12
+    )
+)
+def test_released_numbers_are_given_again_and_their_keys_are_not_found(
+    steps: list[tuple[bool, list[bytes]]],
+):
+    index, numbers = keyindex.KeyIndex(), {}
+    for adds, keys in steps:
+        if adds:
+            codes, slots, _ = locate(index, keys)
+            for key, code in zip(keys, codes, strict=True):
+                assert numbers.setdefault(key, slots[code]) == slots[code]
+        else:
+            released = [numbers.pop(key) for key in keys if key in numbers]
+            index.release(np.array(released, np.int64))
+        assert len(set(numbers.values())) == len(numbers) == index.count - index.free
+        codes, slots, _ = locate(index, [*numbers, *keys], add=False)
+        expected = [numbers.get(key, -1) for key in [*numbers, *keys]]
+        assert [slots[code] for code in codes] == expected
+
+
+def test_released_numbers_and_their_bytes_are_given_to_as_many_other_keys():
+    index = keyindex.KeyIndex()
+    keys = [b"%06d" % number for number in range(30_000)]
+    _, slots, _ = locate(index, keys)
+    used = index.used
+    for round_ in range(1, 6):
+        index.release(np.array(slots, np.int64))
+        _, slots, _ = locate(index, [b"%06d" % (number + round_ * 30_000) for number in range(30_000)])
+        assert sorted(slots) == list(range(30_000))
+    assert (index.count, index.free, index.used, index.lost) == (30_000, 0, used, 0)
+    index.release(np.array(slots[:100], np.int64))
+    locate(index, [b"longer than before %d" % number for number in range(100)])
+    assert (index.count, index.free, index.lost) == (30_000, 0, 600)
+
+
+def test_a_number_that_no_entry_has_cannot_be_released():
+    index = keyindex.KeyIndex()
+    locate(index, [b"a", b"b"])
+    for slot in (-1, 2):
+        with pytest.raises(IndexError, match=f"no entry with the number {slot}"):
+            index.release(np.array([slot]))
+    index.release(np.array([1]))
+    with pytest.raises(IndexError, match="no entry with the number 1"):
+        index.release(np.array([1]))
+    assert locate(index, [b"a", b"b"], add=False)[1] == [0, -1]

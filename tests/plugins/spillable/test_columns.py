@@ -257,14 +257,21 @@ class PairParity(Parity):
 
 
 @pytest.mark.parametrize("machine", [Parity, PairParity], ids=["windows", "pairs"])
-@pytest.mark.parametrize("together", [2, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("together", "most_free"), [(2, 0.1), (2, 0.75), pytest.param(1000, 0.1, marks=pytest.mark.long)]
+)
 @pytest.mark.slow
 def test_columns_that_move_are_those_that_do_not(
-    machine: type[Parity], together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    machine: type[Parity],
+    together: int,
+    most_free: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SP-04, SP-05: located, read, written, removed, captured, and changed by epochs."""
     monkeypatch.setattr(moves.MovingColumns, "few_unused", 4)
     monkeypatch.setattr(moves.MovingColumns, "renumbered_together", together)
+    monkeypatch.setattr(moves.MovingColumns, "most_free", most_free)
     numbers = iter(range(10**9))
     run_state_machine_as_test(lambda: machine(tmp_path / str(next(numbers))), settings=profile())  # type: ignore[arg-type]
 
@@ -334,13 +341,100 @@ def test_memory_shrinks_when_most_entries_are_spilled(instance: Any) -> None:
     assert 0.9 * full < reported <= full * 1.001
     while tiers(table)[0] > 20_000:
         table.spill_coldest(512)
-    assert table.nbytes < full / 5
+    assert table.nbytes < full / 3
     table.begin_epoch(1)
     for start in range(0, 200_000, 10_000):
         fill(table, range(start, start + 10_000))
         table.spill_coldest(tiers(table)[0] - 20_000)
         assert table.nbytes < full / 3
     assert len(content(table)) == 200_000
+
+
+def test_entries_that_come_take_the_numbers_of_those_that_left(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+    fill(table, range(20_000))
+    full = table.nbytes
+    for start in range(20_000, 200_000, 4000):
+        assert table.spill_coldest(4000) == 4000
+        fill(table, range(start, start + 4000))
+        assert table.nbytes <= 1.05 * full
+    assert tiers(table) == (20_000, 180_000)
+    assert {key for _, key, _ in content(table)} == set(range(200_000))
+
+
+@pytest.mark.parametrize("reads", ["snapshot", "changes"])
+def test_what_is_read_later_has_the_keys_of_entries_that_left_since(instance: Any, reads: str) -> None:
+    table = instance.table(NUMBERS)
+    table.begin_epoch(1)
+    fill(table, range(20_000))
+    taken = table.snapshot() if reads == "snapshot" else table.changes_since(0)
+    table.begin_epoch(2)
+    for start in range(20_000, 60_000, 4000):
+        table.spill_coldest(4000)
+        fill(table, range(start, start + 4000), 7.0)
+    found = read(taken) if reads == "snapshot" else changed(taken)[0]
+    assert {key for _, key, _ in found} == set(range(20_000))
+    taken.release()
+    assert {key for _, key, _ in content(table)} == set(range(60_000))
+
+
+def test_numbers_of_entries_that_left_during_a_snapshot_are_given_after_it(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+    fill(table, range(32_000))
+    snapshot = table.snapshot()
+    table.spill_coldest(6000)
+    snapshot.release()
+    del snapshot
+    full = table.nbytes
+    for _ in range(4):
+        table.spill_coldest(1000)
+    fill(table, range(32_000, 40_000))
+    assert table.nbytes <= 1.05 * full
+    assert {key for _, key, _ in content(table)} == set(range(40_000))
+
+
+def test_entries_leave_and_others_come_while_the_rest_is_renumbered(
+    instance: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves.MovingColumns, "renumbered_together", 1000)
+    table = instance.table(NUMBERS)
+    fill(table, range(40_000))
+    locate(table, range(12_000)).remove()
+    for start in range(100_000, 130_000, 1000):
+        table.spill_coldest(1000)
+        fill(table, range(start, start + 1000), start)
+    found = {key: value for (_, key, _), value in content(table).items()}
+    assert found == {
+        **{key: (key, 0.5) for key in range(12_000, 40_000)},
+        **{key: (key, key // 1000 * 1000) for key in range(100_000, 130_000)},
+    }
+
+
+def test_changes_have_no_entry_that_was_given_the_number_of_a_changed_one(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+    fill(table, range(10_000, 30_000))
+    table.spill_coldest(5000)
+    table.begin_epoch(1)
+    fill(table, range(5000))
+    assert locate(table, range(15_000, 30_000)).exist.all()
+    table.spill_coldest(5000)
+    # These come back unchanged, under the numbers of those that left.
+    assert locate(table, range(10_000, 15_000)).exist.all()
+    written, removed = changed(table.changes_since(0))
+    assert ({key for _, key, _ in written}, removed) == (set(range(5000)), set())
+
+
+def test_changes_have_no_removal_of_an_entry_that_was_only_looked_for(instance: Any) -> None:
+    table = instance.table(NUMBERS)
+    table.begin_epoch(1)
+    fill(table, range(5000))
+    table.begin_epoch(2)
+    locate(table, range(5000)).remove()
+    fill(table, range(5000))
+    table.spill_coldest(1_000_000)
+    assert not locate(table, range(5000, 10_000)).exist.any()
+    written, removed = changed(table.changes_since(1))
+    assert ({key for _, key, _ in written}, removed) == (set(range(5000)), set())
 
 
 def test_columns_that_are_used_again_and_again_stay_in_memory(instance: Any) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +24,9 @@ Flags = npt.NDArray[np.bool_]
 _RUN_ENTRIES = 65_536
 
 
-class Addresses(NamedTuple):
-    """The keys and namespaces of a table: existing elements never change, the owner only appends more.
+@dataclass(frozen=True, eq=False)
+class Addresses:
+    """The keys and namespaces of a table, which do not change as long as this exists; the owner adds more.
 
     Attributes
     ----------

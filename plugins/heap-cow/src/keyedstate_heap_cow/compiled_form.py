@@ -23,7 +23,7 @@ _WAY_OUT = (
 
 #: What is compiled, by the name of its extension module, and the revision that the tables call.
 _EXTENSIONS = {"cowmap": "the map", "keyindex": "the index of tables in columns"}
-_REVISIONS = {"cowmap": state_map.REVISION, "keyindex": 4}
+_REVISIONS = {"cowmap": state_map.REVISION, "keyindex": 5}
 
 
 def _extension(name: str) -> ModuleType | None:

@@ -136,7 +136,7 @@ class EntryColumns(Generic[N]):
         """
         running = self._renumbering
         if running is None:
-            if self._gone <= self._most_gone or self._gone <= self.most_unused * self._index.count:
+            if self._gone <= self._most_gone or not self._has_many_unused():
                 return
             running = Renumbering(
                 self._index, self._spaces, self._count, self._tracked_removals(), self._arrays()
@@ -150,6 +150,10 @@ class EntryColumns(Generic[N]):
             self._renumbering = running
         else:
             self._renumber(running)
+
+    def _has_many_unused(self) -> bool:
+        """Return whether too many numbers have no entry."""
+        return self._gone > self.most_unused * self._index.count
 
     def _tracked_removals(self) -> npt.NDArray[np.bool_]:
         """Return of each number whether its entry was removed, which tracked changes have."""
@@ -329,7 +333,9 @@ class EntryColumns(Generic[N]):
             for slots, born in removals
         ]
         removed = np.unique(np.concatenate(gone)) if gone else np.empty(0, np.int64)
-        return written[self._live[written] != GONE], removed[self._live[removed] == GONE]
+        # A number may have been given to another entry since.
+        changed = self._epochs(self._changed[written]) > epoch
+        return written[changed & (self._live[written] != GONE)], removed[self._live[removed] == GONE]
 
     def forget_changes(self, epoch: int) -> None:
         """Forget the changes up to an epoch (`ChangeTracking.forget_changes`)."""

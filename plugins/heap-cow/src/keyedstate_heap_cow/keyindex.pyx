@@ -1,10 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 """The index of a table in columns: the bytes of keys, the numbers of their entries, and rows grouped by them.
 
-An entry is a number from 0, given in the order in which entries come; it keeps it for the life of the index.
-What an entry is found by is the bytes of its key and the number of its namespace.  The arrays are replaced
-where they grow, never moved, so whoever holds one of them, with the count of that time, may read it in
-another thread.
+An entry is a number from 0, given in the order in which entries come; it keeps it until it is released.  What
+an entry is found by is the bytes of its key and the number of its namespace.  The arrays are replaced where
+they grow, never moved, so whoever holds one of them may read entries that are not released in another thread.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -25,16 +24,18 @@ cdef extern from *:
     void keyedstate_prefetch(const void* address) noexcept nogil
 
 #: Raised with every change that the tables need: `compiled_form` has the same number.
-REVISION = 4
+REVISION = 5
 
 cdef uint64_t _WORD = 0x9E3779B97F4A7C15
 cdef uint64_t _LENGTH = 0xC2B2AE3D27D4EB4F
 cdef uint64_t _SPACE = 0x165667B19E3779F9
 #: The part of a cell that is an entry's number plus one; the rest is a part of the hash.
 cdef uint64_t _NUMBER = 0xFFFFFFFF
-#: Rows whose waits for memory fall together.
 cdef enum:
+    #: Rows whose waits for memory fall together.
     BLOCK = 64
+    #: The length of the key of a released number; its namespace is then the room for the next key's bytes.
+    FREE = -2
 
 cdef struct Entry:
     #: Where the key begins, in 48 bits.
@@ -128,12 +129,17 @@ cdef class KeyIndex:
         The keys' bytes.
     used : int
         How many of them are.
+    free : int
+        Numbers that were released and not given again.
+    lost : int
+        Used bytes that no key has.
     """
 
-    cdef readonly Py_ssize_t count, capacity, used
+    cdef readonly Py_ssize_t count, capacity, used, free, lost
     cdef readonly object bytes, entries
     #: What the pointers below point into.
-    cdef object _cell_array
+    cdef object _cell_array, _free_array
+    cdef int64_t* _free
     cdef uint8_t* _bytes
     cdef Py_ssize_t _room
     #: Entries that the cells are for.
@@ -145,10 +151,12 @@ cdef class KeyIndex:
     @property
     def nbytes(self):
         """The size of everything."""
-        return self._cell_array.nbytes + self.entries.nbytes + self.bytes.nbytes
+        arrays = self._cell_array, self._free_array, self.entries, self.bytes
+        return sum([array.nbytes for array in arrays])
 
     def __init__(self, Py_ssize_t capacity=64, Py_ssize_t size=1024):
-        self.capacity = self.count = self.used = self._room = 0
+        self.capacity = self.count = self.used = self._room = self.free = self.lost = 0
+        self._free_array = np.empty(0, np.int64)
         self._seed = secrets.randbits(64)
         self.bytes = np.empty(0, np.uint8)
         self.entries = np.empty(0, ENTRY)
@@ -194,7 +202,8 @@ cdef class KeyIndex:
                 hashes[number] = self._hash_of(self._bytes + _start(entry), entry.length, entry.space)
                 keyedstate_prefetch(&self._cells[hashes[number] & self._mask])
             for number in range(block):
-                self._enter(base + number, hashes[number])
+                if self._entries[base + number].length != FREE:
+                    self._enter(base + number, hashes[number])
         return 0
 
     cdef inline uint64_t _hash_of(self, const uint8_t* key, Py_ssize_t length, int32_t space) noexcept nogil:
@@ -325,11 +334,32 @@ cdef class KeyIndex:
     cdef Py_ssize_t _add(
         self, const uint8_t* key, Py_ssize_t length, int32_t space, int32_t group, uint64_t mixed
     ) except -1:
-        """Give the next number to an entry that is not there."""
+        """Give a released number, or the next one, to an entry that is not there."""
         cdef Entry* entry
-        cdef Py_ssize_t slot
+        cdef Py_ssize_t slot, size = max(length, 0)
+        cdef int32_t room
+        if self.free:
+            slot = self._free[self.free - 1]
+            room = self._entries[slot].space
+            if size > room and self.used + size > self._room:
+                self._make_room(self.capacity, self.used + size)
+            entry = self._entries + slot
+            if size > room:
+                entry.low = <uint32_t>self.used
+                entry.high = <uint16_t>(self.used >> 32)
+                self.used += size
+                self.lost += room
+            else:
+                self.lost += room - size
+            self.free -= 1
+            entry.length = <int32_t>length
+            entry.space = space
+            entry.group = <uint16_t>group
+            memcpy(self._bytes + _start(entry), key, size)
+            self._enter(slot, mixed)
+            return slot
         if self.count == self.capacity or self.used + length > self._room:
-            self._make_room(self.count + 1, self.used + max(length, 0))
+            self._make_room(self.count + 1, self.used + size)
         if self.count == self._most:
             self._make_cells(2 * self.count)
         slot = self.count
@@ -345,6 +375,50 @@ cdef class KeyIndex:
             self.used += length
         self._enter(slot, mixed)
         return slot
+
+    def release(self, const int64_t[::1] slots):
+        """Take distinct entries out, whose numbers nobody reads any more: the next new entries get them."""
+        cdef Py_ssize_t base, block, number, slot
+        cdef uint64_t hashes[BLOCK]
+        cdef Entry* entry
+        cdef int64_t[::1] free
+        for number in range(slots.shape[0]):
+            if not 0 <= slots[number] < self.count or self._entries[slots[number]].length == FREE:
+                raise IndexError(f"there is no entry with the number {slots[number]}")
+        if self.free + slots.shape[0] > len(self._free_array):
+            self._free_array = _longer(self._free_array, self.free, 2 * (self.free + slots.shape[0]))
+            free = self._free_array
+            self._free = &free[0]
+        for base in range(0, slots.shape[0], BLOCK):
+            block = min(<Py_ssize_t>BLOCK, slots.shape[0] - base)
+            for number in range(block):
+                entry = self._entries + slots[base + number]
+                hashes[number] = self._hash_of(self._bytes + _start(entry), entry.length, entry.space)
+                keyedstate_prefetch(&self._cells[hashes[number] & self._mask])
+            for number in range(block):
+                slot = slots[base + number]
+                self._take_out(slot, hashes[number])
+                entry = self._entries + slot
+                entry.space = max(entry.length, 0)
+                entry.length = FREE
+                self._free[self.free] = slot
+                self.free += 1
+
+    cdef void _take_out(self, Py_ssize_t slot, uint64_t mixed) noexcept nogil:
+        """Empty the cell of an entry, and move those behind it that would not be found any more."""
+        cdef uint64_t hole = mixed & self._mask, place, home
+        cdef Entry* entry
+        while (self._cells[hole] & _NUMBER) != <uint64_t>(slot + 1):
+            hole = (hole + 1) & self._mask
+        place = (hole + 1) & self._mask
+        while self._cells[place]:
+            entry = self._entries + ((self._cells[place] & _NUMBER) - 1)
+            home = self._hash_of(self._bytes + _start(entry), entry.length, entry.space) & self._mask
+            if ((place - home) & self._mask) >= ((place - hole) & self._mask):
+                self._cells[hole] = self._cells[place]
+                hole = place
+            place = (place + 1) & self._mask
+        self._cells[hole] = 0
 
     def copy_from(self, KeyIndex other, const int64_t[::1] kept, const int32_t[::1] spaces):
         """Add entries of another index, which this one lacks, in namespaces given for each."""

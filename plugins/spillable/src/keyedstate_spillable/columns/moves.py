@@ -9,10 +9,12 @@ The invariants, for each number of an entry in the arrays:
 1. A live entry with the mark `STORED` may have a row; one without has none.
 2. A live entry with the mark `_CLEAN` has a row with its value and its epochs.
 3. A number without an entry has the mark `AWAY` where its entry is on disk.  Without the mark there is no
-   row: what gives a number looks for the row too.
+   row: what gives a number looks for the row too.  So a number that was released has the mark.
 4. A live entry that was changed after the last forgotten epoch is among the numbers noted for that epoch; one
    that is only on disk is among the notes on disk (`ChangedRows`), and so is one with the mark `_NOTED`.
 5. An entry leaves the arrays only after its row was written, and its row is removed with the entry.
+6. A number is released only where no snapshot or changes exist that may read the entry that it was of, no
+   renumbering has copied it, and no tracked removal is of it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import compress
 from typing import Any, ClassVar, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +33,7 @@ from keyedstate.ordered import end_of
 from keyedstate_heap_cow import (
     BEFORE,
     GONE,
+    Addresses,
     CopyOnWriteColumns,
     Keys,
     Numbering,
@@ -46,7 +50,7 @@ K = TypeVar("K")
 N = TypeVar("N")
 V = TypeVar("V")
 
-STORED, _CLEAN, AWAY, _NOTED = 1, 2, 4, 8
+STORED, _CLEAN, AWAY, _NOTED, _RELEASED = 1, 2, 4, 8, 16
 #: Numbers that a step of `spill` looks at.
 _PASSED = 65_536
 #: Numbers that a step of `spill_coldest` looks at for each entry that it may move.
@@ -56,6 +60,8 @@ _PARTS = 8
 _SAMPLE = 4096
 #: Rows of a look-up by which the uses of key groups are counted.
 _COUNTED = 1024
+#: Numbers that a step releases for each entry that it moves, where there are some that it could not release.
+_RELEASED_LATE = 2
 #: Rows that a step of `load` reads at least.
 _READ = 256
 
@@ -81,8 +87,11 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
 
     #: In larger steps an entry takes half of the time: those of 4096 take 2 ms, and those of 512 take 0.4 ms.
     step_entries: ClassVar[int] = 4096
-    #: Fewer than in heap-cow: an index leaves room for half as many entries more, which growing would double.
+    #: Of the numbers that cannot be given again.  Fewer than in heap-cow: an index leaves room for half as
+    #: many entries more, which growing would double.
     most_unused: ClassVar[float] = 0.25
+    #: Of all numbers: renumbering copies the others, which takes as much memory again.
+    most_free: ClassVar[float] = 0.75
     #: Fewer than in heap-cow: a slice follows each step of a move, and rows wait for both.
     renumbered_together: ClassVar[int] = 8_192
 
@@ -109,6 +118,10 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         #: Entries that are only on disk, and whether any row exists.
         self._away_count = 0
         self._any_rows = False
+        #: What may read the index by numbers, in any thread.
+        self._readers: WeakSet[Addresses] = WeakSet()
+        #: Whether there are numbers of evicted entries that could not be released at once.
+        self._releases_late = False
         #: Where the walks of `spill` and `load` continue.
         self._positions: dict[int, int] = {}
         self._loaded: dict[int, bytes] = {}
@@ -198,6 +211,41 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         found: Slots = slots[codes]
         return found
 
+    # -- numbers ------------------------------------------------------------------------------------------
+
+    def _has_many_unused(self) -> bool:
+        index = self._index
+        return (
+            self._gone - index.free > self.most_unused * index.count
+            or self._gone > self.most_free * index.count
+            or index.lost > self.most_unused * index.used
+        )
+
+    def _addresses(self) -> Addresses:
+        made = super()._addresses()
+        self._readers.add(made)
+        return made
+
+    def _release(self, slots: Slots) -> None:
+        """Let new entries have the numbers of evicted ones, as soon as nothing may read these any more."""
+        if self._readers or self._renumbering is not None:
+            self._releases_late = True
+            return
+        if self._releases_late:
+            count, most = self._index.count, _RELEASED_LATE * len(slots)
+            marks = self._marks[:count] & (AWAY | _RELEASED)
+            slots = np.flatnonzero((self._live[:count] == GONE) & (marks == AWAY))
+            slots = self._without_tracked(slots)[:most]
+            self._releases_late = len(slots) == most
+        else:
+            slots = self._without_tracked(slots)
+        self._born[slots] = self._changed[slots] = 0
+        self._marks[slots] = AWAY | _RELEASED
+        self._index.release(slots)
+
+    def _without_tracked(self, slots: Slots) -> Slots:
+        return slots[~self._tracked_removals()[slots]] if self._removed else slots
+
     # -- arrays -------------------------------------------------------------------------------------------
 
     def _arrays(self) -> list[npt.NDArray[Any]]:
@@ -213,6 +261,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     def _exchange(self, made: Numbering[N]) -> None:
         hand = int(np.count_nonzero(made.numbers[: self._hand] >= 0))
         super()._exchange(made)
+        self._releases_late = False
         self._hand = hand
         self._positions.clear()
         for epoch, written in self._written.items():
@@ -339,6 +388,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         self._marks[slots] = AWAY
         self._away += self._by_group(slots)
         self._away_count += len(slots)
+        self._release(slots)
 
     def load(self, key_group: int, limit: int) -> int:
         group, moved = key_group - self._first, 0

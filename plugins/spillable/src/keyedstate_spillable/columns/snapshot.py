@@ -72,7 +72,7 @@ class TieredColumnsSnapshot(TableSnapshot[Any, Any, Any]):
         copy: RowCopy,
     ) -> None:
         self._memory = memory
-        self._addresses = addresses
+        self._addresses: Addresses | None = addresses
         self._stored = stored
         self._spilled = frozenset(spilled)
         self._codec = codec
@@ -81,7 +81,7 @@ class TieredColumnsSnapshot(TableSnapshot[Any, Any, Any]):
 
     def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         yield from self._memory.batches(key_group, size)
-        if key_group not in self._spilled:
+        if key_group not in self._spilled or self._addresses is None:
             return
         if self._rows is None:
             # Not when the snapshot is taken: this looks at all entries.
@@ -98,7 +98,7 @@ class TieredColumnsSnapshot(TableSnapshot[Any, Any, Any]):
         self._memory.release()
         self._copy.release()
         self._spilled = frozenset()
-        self._rows = None
+        self._addresses = self._rows = None
 
 
 class TieredColumnsChanges(TableChanges[Any, Any, Any]):
@@ -131,7 +131,7 @@ class TieredColumnsChanges(TableChanges[Any, Any, Any]):
         on_disk: int,
     ) -> None:
         self._memory = memory
-        self._rows = _RowsOfEntries(codec, addresses, stored)
+        self._rows: _RowsOfEntries | None = _RowsOfEntries(codec, addresses, stored)
         self._codec = codec
         self._copy = copy
         self._since = since
@@ -143,7 +143,7 @@ class TieredColumnsChanges(TableChanges[Any, Any, Any]):
 
     def written(self, key_group: int, size: int) -> Iterator[ArrowEntryBatch]:
         yield from self._memory.written(key_group, size)
-        if not self._on_disk:
+        if not self._on_disk or self._rows is None:
             return
         in_memory = self._rows.of_group(key_group)
         noted = dict.fromkeys(noted_since(self._copy, self._codec.group_prefix(key_group), self._since))
@@ -170,3 +170,4 @@ class TieredColumnsChanges(TableChanges[Any, Any, Any]):
         self._memory.release()
         self._copy.release()
         self._on_disk = 0
+        self._rows = None
