@@ -4,9 +4,9 @@
     python tests/bench/bench_spillable.py --curve docs/images/spillable-curve.csv
 
 Each measurement is a process of its own.  It runs a small job, which loads the code, then fills the state of
-one operator, runs warm-up epochs and measures epochs of rows: one call of the function per record, or ``.aggregate`` by columns.  Processes of the
-backends take turns.  Rows per second are of processor time and, in brackets, of wall time; a ratio is the
-median of the ratios of the rounds.
+one operator, runs warm-up epochs and measures epochs of rows: one call of the function per record, or
+``.aggregate`` by columns.  Processes of the backends take turns.  Rows per second are of processor time and,
+in brackets, of wall time; a ratio is the median of the ratios of the rounds.
 
 Beyond memory, both backends have the same budget: what heap-cow occupies, divided by `--times`.  It is the
 memory budget of rocksdb, and what spillable may add to the memory of the process.  A line tells what each

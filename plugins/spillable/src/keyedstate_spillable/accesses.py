@@ -35,7 +35,8 @@ class CountingTable(SpillableTable):
     Attributes
     ----------
     step_entries : int
-        How many entries one call should move at most: a few milliseconds between two looks at the clock.
+        How many entries one call should move at most: at most a few milliseconds between two looks at the
+        clock.
     """
 
     step_entries: ClassVar[int] = 512
