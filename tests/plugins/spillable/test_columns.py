@@ -362,6 +362,26 @@ def test_entries_that_come_take_the_numbers_of_those_that_left(instance: Any) ->
     assert {key for _, key, _ in content(table)} == set(range(200_000))
 
 
+def test_keys_of_other_lengths_do_not_make_a_table_grow(instance: Any) -> None:
+    table = instance.table(StateMeta("names", StateKind.VALUE, types.STRING, types.VOID, VALUES))
+    random = np.random.default_rng(1)
+
+    def fill_names(start: int, end: int) -> None:
+        names = ["x" * length for length in random.integers(1, 60, end - start).tolist()]
+        keys = pa.array([f"{name}{number}" for number, name in enumerate(names, start)])
+        groups = np.full(end - start, GROUPS.start, np.int32)
+        numbers = np.arange(start, end)
+        table.locate([keys], groups, [VOID]).write([Column(numbers), Column(numbers.astype(float))])
+
+    fill_names(0, 20_000)
+    full = table.nbytes
+    for start in range(20_000, 300_000, 2000):
+        table.spill_coldest(2000)
+        fill_names(start, start + 2000)
+        assert table.nbytes <= 2 * full
+    assert tiers(table) == (20_000, 280_000)
+
+
 @pytest.mark.parametrize("reads", ["snapshot", "changes"])
 def test_what_is_read_later_has_the_keys_of_entries_that_left_since(instance: Any, reads: str) -> None:
     table = instance.table(NUMBERS)

@@ -136,7 +136,7 @@ class EntryColumns(Generic[N]):
         """
         running = self._renumbering
         if running is None:
-            if self._gone <= self._most_gone or not self._has_many_unused():
+            if not self._has_many_unused():
                 return
             running = Renumbering(
                 self._index, self._spaces, self._count, self._tracked_removals(), self._arrays()
@@ -153,7 +153,7 @@ class EntryColumns(Generic[N]):
 
     def _has_many_unused(self) -> bool:
         """Return whether too many numbers have no entry."""
-        return self._gone > self.most_unused * self._index.count
+        return self._gone > max(self._most_gone, self.most_unused * self._index.count)
 
     def _tracked_removals(self) -> npt.NDArray[np.bool_]:
         """Return of each number whether its entry was removed, which tracked changes have."""

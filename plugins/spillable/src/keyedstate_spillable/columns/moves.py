@@ -215,11 +215,10 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
 
     def _has_many_unused(self) -> bool:
         index = self._index
-        return (
-            self._gone - index.free > self.most_unused * index.count
-            or self._gone > self.most_free * index.count
-            or index.lost > self.most_unused * index.used
-        )
+        if index.lost > self.most_unused * index.used:
+            return True
+        kept = self._gone - index.free > self.most_unused * index.count
+        return self._gone > self._most_gone and (kept or self._gone > self.most_free * index.count)
 
     def _addresses(self) -> Addresses:
         made = super()._addresses()
