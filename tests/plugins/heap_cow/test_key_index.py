@@ -106,3 +106,6 @@ def test_a_number_that_no_entry_has_cannot_be_released():
     with pytest.raises(IndexError, match="no entry with the number 1"):
         index.release(np.array([1]))
     assert locate(index, [b"a", b"b"], add=False)[1] == [0, -1]
+    with pytest.raises(IndexError, match="the number 0 is released twice"):
+        index.release(np.array([0, 0]))
+    assert (locate(index, [b"a"], add=False)[1], index.free) == ([-1], 2)

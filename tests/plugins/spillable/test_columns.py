@@ -382,6 +382,51 @@ def test_keys_of_other_lengths_do_not_make_a_table_grow(instance: Any) -> None:
     assert tiers(table) == (20_000, 280_000)
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_what_is_noted_of_changes_does_not_grow_with_the_entries_that_left(
+    instance: Any, others: bool
+) -> None:
+    table = instance.table(NUMBERS)
+    table.begin_epoch(1)
+    fill(table, range(20_000))
+    for start in range(20_000, 180_000, 4000):
+        table.spill_coldest(4000)
+        keys = range(start, start + 4000) if others else range(start % 20_000, start % 20_000 + 4000)
+        fill(table, keys)
+        assert sum(map(len, table._written[1])) <= 3 * 20_000
+    assert len(table.changes_since(0)) == (180_000 if others else 20_000)
+
+
+def test_namespaces_of_entries_that_left_are_forgotten(instance: Any) -> None:
+    meta = StateMeta("windows", StateKind.VALUE, nullable(types.INT64), types.INT64, VALUES)
+    table = instance.table(meta)
+    for start in range(0, 100_000, 2000):
+        keys, windows = np.arange(start, start + 2000), list(range(start, start + 2000))
+        which = np.arange(2000, dtype=np.int32)
+        located = table.locate([pa.array(keys, pa.int64())], groups_of(keys), windows, which)
+        located.write([Column(keys), Column(keys.astype(float))])
+        if start >= 10_000:
+            table.spill_coldest(2000)
+        assert len(table._spaces) <= 40_000
+    assert tiers(table) == (10_000, 90_000)
+
+
+def test_numbers_of_entries_that_left_during_a_renumbering_are_given_after_it(
+    instance: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moves.MovingColumns, "renumbered_together", 1000)
+    table = instance.table(NUMBERS)
+    fill(table, range(60_000))
+    locate(table, range(20_000)).remove()
+    for _ in range(30):
+        table.spill_coldest(1000)
+    for start in range(60_000, 100_000, 1000):
+        fill(table, range(start, start + 1000))
+        table.spill_coldest(1000)
+    assert tiers(table)[0] == 10_000
+    assert table._index.count - table._index.free <= 11_000
+
+
 @pytest.mark.parametrize("reads", ["snapshot", "changes"])
 def test_what_is_read_later_has_the_keys_of_entries_that_left_since(instance: Any, reads: str) -> None:
     table = instance.table(NUMBERS)

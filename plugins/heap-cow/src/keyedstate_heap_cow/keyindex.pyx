@@ -397,8 +397,10 @@ cdef class KeyIndex:
                 keyedstate_prefetch(&self._cells[hashes[number] & self._mask])
             for number in range(block):
                 slot = slots[base + number]
-                self._take_out(slot, hashes[number])
                 entry = self._entries + slot
+                if entry.length == FREE:
+                    raise IndexError(f"the number {slot} is released twice")
+                self._take_out(slot, hashes[number])
                 entry.space = max(entry.length, 0)
                 entry.length = FREE
                 self._free[self.free] = slot
@@ -409,6 +411,8 @@ cdef class KeyIndex:
         cdef uint64_t hole = mixed & self._mask, place, home
         cdef Entry* entry
         while (self._cells[hole] & _NUMBER) != <uint64_t>(slot + 1):
+            if self._cells[hole] == 0:
+                return
             hole = (hole + 1) & self._mask
         place = (hole + 1) & self._mask
         while self._cells[place]:

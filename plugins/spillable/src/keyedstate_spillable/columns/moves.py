@@ -60,8 +60,10 @@ _PARTS = 8
 _SAMPLE = 4096
 #: Rows of a look-up by which the uses of key groups are counted.
 _COUNTED = 1024
-#: Numbers that a step releases for each entry that it moves, where there are some that it could not release.
-_RELEASED_LATE = 2
+#: Numbers among which a step looks for those that could not be released at once.
+_PASSED_LATE = 16_384
+#: Bytes of keys that may always be lost.
+_FEW_BYTES = 65_536
 #: Rows that a step of `load` reads at least.
 _READ = 256
 
@@ -120,8 +122,10 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         self._any_rows = False
         #: What may read the index by numbers, in any thread.
         self._readers: WeakSet[Addresses] = WeakSet()
-        #: Whether there are numbers of evicted entries that could not be released at once.
-        self._releases_late = False
+        #: From which number on there may be evicted entries whose numbers could not be released at once.
+        self._late: int | None = None
+        #: Namespaces with numbers at which the entries are renumbered: most were of entries that have left.
+        self._most_spaces = self.few_unused
         #: Where the walks of `spill` and `load` continue.
         self._positions: dict[int, int] = {}
         self._loaded: dict[int, bytes] = {}
@@ -215,7 +219,10 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
 
     def _has_many_unused(self) -> bool:
         index = self._index
-        if index.lost > self.most_unused * index.used:
+        if (
+            index.lost > max(self.most_unused * index.used, _FEW_BYTES)
+            or len(self._spaces) > self._most_spaces
+        ):
             return True
         kept = self._gone - index.free > self.most_unused * index.count
         return self._gone > self._most_gone and (kept or self._gone > self.most_free * index.count)
@@ -228,19 +235,22 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     def _release(self, slots: Slots) -> None:
         """Let new entries have the numbers of evicted ones, as soon as nothing may read these any more."""
         if self._readers or self._renumbering is not None:
-            self._releases_late = True
+            self._release_later()
             return
-        if self._releases_late:
-            count, most = self._index.count, _RELEASED_LATE * len(slots)
-            marks = self._marks[:count] & (AWAY | _RELEASED)
-            slots = np.flatnonzero((self._live[:count] == GONE) & (marks == AWAY))
-            slots = self._without_tracked(slots)[:most]
-            self._releases_late = len(slots) == most
-        else:
-            slots = self._without_tracked(slots)
+        if self._late is not None:
+            end = min(self._late + _PASSED_LATE, self._index.count)
+            part = slice(self._late, end)
+            evicted = (self._live[part] == GONE) & (self._marks[part] & (AWAY | _RELEASED) == AWAY)
+            slots = np.union1d(slots, np.flatnonzero(evicted) + self._late)
+            self._late = None if end == self._index.count else end
+        slots = self._without_tracked(slots)
+        self._index.release(slots)
         self._born[slots] = self._changed[slots] = 0
         self._marks[slots] = AWAY | _RELEASED
-        self._index.release(slots)
+
+    def _release_later(self) -> None:
+        """Look for numbers of evicted entries again when entries move."""
+        self._late = 0
 
     def _without_tracked(self, slots: Slots) -> Slots:
         return slots[~self._tracked_removals()[slots]] if self._removed else slots
@@ -260,16 +270,27 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     def _exchange(self, made: Numbering[N]) -> None:
         hand = int(np.count_nonzero(made.numbers[: self._hand] >= 0))
         super()._exchange(made)
-        self._releases_late = False
+        # Entries that have left meanwhile have numbers, and only those of tracked removals are needed.
+        self._release_later()
+        count = self._index.count
+        needed = np.count_nonzero((self._live[:count] == GONE) & (self._marks[:count] & AWAY == 0))
+        self._most_gone = 2 * int(needed) + self.few_unused
+        self._most_spaces = 2 * len(self._spaces) + self.few_unused
         self._hand = hand
         self._positions.clear()
+        self._note_once()
+
+    def _note_once(self) -> None:
+        """Drop what is noted of entries that have left or were changed again; note the others once."""
         for epoch, written in self._written.items():
-            # An entry that came back is noted again.
-            self._written[epoch] = [np.flatnonzero(flags_of(self._index.count, written))]
+            slots = np.flatnonzero(flags_of(self._index.count, written))
+            last = self._changed[slots] == epoch - self._first_epoch + 1
+            self._written[epoch] = [slots[last & (self._live[slots] != GONE)]]
 
     def _set(self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None) -> Slots:
         new = super()._set(slots, columns, nones)
         if len(new):
+            self._marks[new] = 0
             self._held += self._by_group(new)
         return new
 
@@ -306,7 +327,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     # -- moving -------------------------------------------------------------------------------------------
 
     def spillable_groups(self) -> Sequence[SpillableGroup]:
-        # Numbers without an entry do not count: they are dropped before they are many.
+        # Numbers without an entry do not count: new entries get them.
         size = self.nbytes / max(self._index.count, 1)
         return [
             SpillableGroup(self._first + group, held, away, round(held * size), uses)
@@ -388,6 +409,9 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         self._away += self._by_group(slots)
         self._away_count += len(slots)
         self._release(slots)
+        noted = sum(len(part) for written in self._written.values() for part in written)
+        if noted > 2 * self._index.count + self.few_unused:
+            self._note_once()
 
     def load(self, key_group: int, limit: int) -> int:
         group, moved = key_group - self._first, 0

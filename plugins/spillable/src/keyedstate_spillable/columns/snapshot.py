@@ -81,12 +81,13 @@ class TieredColumnsSnapshot(TableSnapshot[Any, Any, Any]):
 
     def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
         yield from self._memory.batches(key_group, size)
-        if key_group not in self._spilled or self._addresses is None:
+        addresses, rows_in_memory = self._addresses, self._rows
+        if key_group not in self._spilled or addresses is None:
             return
-        if self._rows is None:
+        if rows_in_memory is None:
             # Not when the snapshot is taken: this looks at all entries.
-            self._rows = _RowsOfEntries(self._codec, self._addresses, self._stored())
-        in_memory = self._rows.of_group(key_group)
+            rows_in_memory = self._rows = _RowsOfEntries(self._codec, addresses, self._stored())
+        in_memory = rows_in_memory.of_group(key_group)
         prefix = self._codec.group_prefix(key_group)
         for rows, data in chunks(self._copy.scan(prefix, end_of(prefix)), _READ_TOGETHER):
             found = [place for place, row in enumerate(rows) if row not in in_memory]
@@ -143,9 +144,10 @@ class TieredColumnsChanges(TableChanges[Any, Any, Any]):
 
     def written(self, key_group: int, size: int) -> Iterator[ArrowEntryBatch]:
         yield from self._memory.written(key_group, size)
-        if not self._on_disk or self._rows is None:
+        rows = self._rows
+        if not self._on_disk or rows is None:
             return
-        in_memory = self._rows.of_group(key_group)
+        in_memory = rows.of_group(key_group)
         noted = dict.fromkeys(noted_since(self._copy, self._codec.group_prefix(key_group), self._since))
         candidates = [row for row in noted if row not in in_memory]
         for start in range(0, len(candidates), size):

@@ -59,7 +59,7 @@ class TieredColumns(WalkedTiers[K, N, V], MovingColumns[K, N, V], RewritingTable
             return
         slots = self._restore(key_group, batch)
         if self._away[key_group - self._first] and self._epoch is None:
-            self._move_out(slots)
+            self._move_out(np.unique(slots))
             self._renumber_unused()
 
     # -- all entries --------------------------------------------------------------------------------------
@@ -127,6 +127,7 @@ class TieredColumns(WalkedTiers[K, N, V], MovingColumns[K, N, V], RewritingTable
 
     def forget_changes(self, epoch: int) -> None:
         super().forget_changes(epoch)
+        self._release_later()  # numbers of removed entries
         self._noted.forget(epoch if self._epoch is None else min(epoch, self._epoch - 1))
 
     # -- other serializers --------------------------------------------------------------------------------
