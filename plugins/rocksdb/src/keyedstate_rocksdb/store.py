@@ -49,8 +49,6 @@ _SORTED_AT_ONCE = 8192
 _SMALL_FILE_BYTES = 50_000
 #: The first distance between keys for which a copy tries the next row before a search.
 _FIRST_STEP = 16
-#: The part of the cache that the blocks of one look-up may need, since it holds them all until its end.
-_LOOKED_UP = 1 / 4
 #: The suffix of table files.
 _TABLE = ".sst"
 #: The name of the database's folder in the private folder of an instance.
@@ -209,7 +207,7 @@ class RocksSpace(RowSpace):
         self._path = Path(database.path())
         self._state = family.removeprefix(_FAMILY)
         #: Keys that are looked up at once.
-        self._together = tuning.looked_up(_LOOKED_UP)
+        self._together = tuning.looked_up_together
         # Bound once, for each look-up.
         self._get = rows.get
 

@@ -72,6 +72,8 @@ _CODECS = {
 }
 #: The part of a write buffer's bytes that its Bloom filter has: about 10 bits for an entry of 80 bytes.
 _BUFFER_FILTER = 1 / 64
+#: The part of a cache that the blocks of one look-up may take.
+_LOOKED_UP = 1 / 4
 #: The bytes of a partition of an index or filter.
 _PARTITION_BYTES = 16 << 10
 _TRUTH = {"true": True, "false": False}
@@ -162,11 +164,12 @@ class Tuning:
         made.set_block_based_table_factory(blocks)
         return self._finished(state, made)
 
-    def looked_up(self, part: float) -> int:
-        """Return how many keys may be looked up at once, so that their blocks take a part of the cache."""
+    @property
+    def looked_up_together(self) -> int:
+        """How many keys may be looked up at once: the cache has their blocks until the look-up ends."""
         cache: int = self.values["block_cache_bytes"] if self.memory is None else self.memory.cache_bytes
         block: int = self.values["block_bytes"]
-        return max(int(part * cache) // block, 1)
+        return max(int(_LOOKED_UP * cache) // block, 1)
 
     def _buffer_filter_ratio(self) -> float:
         """Return how large the filter of a write buffer is to it, which counts what the buffer will hold."""
