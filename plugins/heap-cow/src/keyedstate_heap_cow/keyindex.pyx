@@ -343,36 +343,25 @@ cdef class KeyIndex:
             room = self._entries[slot].space
             if size > room and self.used + size > self._room:
                 self._make_room(self.capacity, self.used + size)
-            entry = self._entries + slot
-            if size > room:
-                entry.low = <uint32_t>self.used
-                entry.high = <uint16_t>(self.used >> 32)
-                self.used += size
-                self.lost += room
-            else:
-                self.lost += room - size
             self.free -= 1
-            entry.length = <int32_t>length
-            entry.space = space
-            entry.group = <uint16_t>group
-            memcpy(self._bytes + _start(entry), key, size)
-            self._enter(slot, mixed)
-            return slot
-        if self.count == self.capacity or self.used + length > self._room:
-            self._make_room(self.count + 1, self.used + size)
-        if self.count == self._most:
-            self._make_cells(2 * self.count)
-        slot = self.count
-        self.count += 1
+            self.lost += room if size > room else room - size
+        else:
+            if self.count == self.capacity or self.used + size > self._room:
+                self._make_room(self.count + 1, self.used + size)
+            if self.count == self._most:
+                self._make_cells(2 * self.count)
+            slot = self.count
+            self.count += 1
+            room = -1
         entry = self._entries + slot
-        entry.low = <uint32_t>self.used
-        entry.high = <uint16_t>(self.used >> 32)
+        if size > room:
+            entry.low = <uint32_t>self.used
+            entry.high = <uint16_t>(self.used >> 32)
+            self.used += size
         entry.length = <int32_t>length
         entry.space = space
         entry.group = <uint16_t>group
-        if length > 0:
-            memcpy(self._bytes + self.used, key, length)
-            self.used += length
+        memcpy(self._bytes + _start(entry), key, size)
         self._enter(slot, mixed)
         return slot
 

@@ -87,7 +87,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     rows : DiskRows
     """
 
-    #: About two milliseconds: an entry takes less time in larger steps.
+    #: About three milliseconds: an entry takes less time in larger steps.
     step_entries: ClassVar[int] = 4096
     #: Of the numbers that cannot be given again.  Fewer than in heap-cow: an index leaves room for half as
     #: many entries more, which growing would double.
@@ -243,7 +243,8 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
             evicted = (self._live[part] == GONE) & (self._marks[part] & (AWAY | _RELEASED) == AWAY)
             slots = np.union1d(slots, np.flatnonzero(evicted) + self._late)
             self._late = None if end == self._index.count else end
-        slots = self._without_tracked(slots)
+        if self._removed:
+            slots = slots[~self._tracked_removals()[slots]]
         self._index.release(slots)
         self._born[slots] = self._changed[slots] = 0
         self._marks[slots] = AWAY | _RELEASED
@@ -251,9 +252,6 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
     def _release_later(self) -> None:
         """Look for numbers of evicted entries again when entries move."""
         self._late = 0
-
-    def _without_tracked(self, slots: Slots) -> Slots:
-        return slots[~self._tracked_removals()[slots]] if self._removed else slots
 
     # -- arrays -------------------------------------------------------------------------------------------
 
@@ -284,7 +282,7 @@ class MovingColumns(CopyOnWriteColumns[K, N, V], CountingTable):
         """Drop what is noted of entries that have left or were changed again; note the others once."""
         for epoch, written in self._written.items():
             slots = np.flatnonzero(flags_of(self._index.count, written))
-            last = self._changed[slots] == epoch - self._first_epoch + 1
+            last = self._epochs(self._changed[slots]) == epoch
             self._written[epoch] = [slots[last & (self._live[slots] != GONE)]]
 
     def _set(self, slots: Slots, columns: Sequence[Column], nones: npt.NDArray[np.bool_] | None) -> Slots:
