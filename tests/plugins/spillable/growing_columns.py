@@ -9,20 +9,15 @@ begins, and another one when every entry was read again and was right.
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from growing_job import GROUPS, occupied, tell
+from growing_job import GROUPS, occupied, opened, tell
 
 from keyedstate import types
 from keyedstate.backend import Column
-from keyedstate.options import Configuration
-from keyedstate.plugins import PluginRegistry
 from keyedstate.state import ValueState
-from keyedstate.state.registry.chosen_backend import ChosenBackend, KeySpace
-from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.types import VOID_NAMESPACE
 
 #: As many rows as a batch of an aggregation has.
@@ -39,18 +34,7 @@ def main() -> None:
     later = [np.unique(random.integers(0, entries, CHUNK)) for _ in range(entries // CHUNK // 2)]
     expected = np.full(entries, 0)
     before = occupied("VmRSS")
-    options = {
-        "backend": "spillable",
-        "spillable.memory-budget": before + budget,
-        "spillable.disk-memory": 8 << 20,
-        "spillable.adaptive.sample-interval": "20 ms",
-    }
-    config = Configuration(options)
-    registry = PluginRegistry(config)
-    chosen = ChosenBackend(registry.choose(), config.plugin_options(registry.options, "spillable"))
-    keyed = KeyedStateBackend.open(
-        chosen, KeySpace(types.INT64, GROUPS, len(GROUPS)), local_base=Path(folder), track_changes=True
-    )
+    keyed = opened(folder, before + budget)
     keyed.get_state(state)
     table: Any = keyed._tables["state"]
 

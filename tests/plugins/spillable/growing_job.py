@@ -34,6 +34,22 @@ def occupied(name: str) -> int:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(name)) * 1024
 
 
+def opened(folder: str, memory: int) -> KeyedStateBackend:
+    """Open spillable for whole numbers as keys, with so many bytes for the process."""
+    options = {
+        "backend": "spillable",
+        "spillable.memory-budget": memory,
+        "spillable.disk-memory": 8 << 20,
+        "spillable.adaptive.sample-interval": "20 ms",
+    }
+    config = Configuration(options)
+    registry = PluginRegistry(config)
+    chosen = ChosenBackend(registry.choose(), config.plugin_options(registry.options, "spillable"))
+    return KeyedStateBackend.open(
+        chosen, KeySpace(types.INT64, GROUPS, len(GROUPS)), local_base=Path(folder), track_changes=True
+    )
+
+
 def value_of(number: int, size: int) -> str:
     return f"{number:0{size}}"
 
@@ -48,18 +64,7 @@ def main() -> None:
     entries, size, budget, limit, per_epoch, file_bytes = map(int, sys.argv[2:])
     state = ValueState("state", types.STRING)
     before = occupied("VmRSS")
-    options = {
-        "backend": "spillable",
-        "spillable.memory-budget": before + budget,
-        "spillable.disk-memory": 8 << 20,
-        "spillable.adaptive.sample-interval": "20 ms",
-    }
-    config = Configuration(options)
-    registry = PluginRegistry(config)
-    chosen = ChosenBackend(registry.choose(), config.plugin_options(registry.options, "spillable"))
-    keyed = KeyedStateBackend.open(
-        chosen, KeySpace(types.INT64, GROUPS, len(GROUPS)), local_base=Path(folder), track_changes=True
-    )
+    keyed = opened(folder, before + budget)
     accessor = keyed.get_state(state)
     resource.setrlimit(resource.RLIMIT_DATA, (occupied("VmData") + limit, resource.RLIM_INFINITY))
     if file_bytes:

@@ -70,6 +70,15 @@ def fill(table: Any, keys: Any, mean: float = 0.5) -> None:
     locate(table, keys).write([Column(numbers), Column(np.full(len(numbers), mean))])
 
 
+def renumbering(instance: Any, monkeypatch: pytest.MonkeyPatch, entries: int, *, removed: int) -> Any:
+    """Return a table that has lost its first entries and renumbers the others in many slices."""
+    monkeypatch.setattr(moves.MovingColumns, "renumbered_together", 1000)
+    table = instance.table(NUMBERS)
+    fill(table, range(entries))
+    locate(table, range(removed)).remove()
+    return table
+
+
 def tiers(table: Any) -> tuple[int, int]:
     groups = table.spillable_groups()
     return sum(group.in_memory for group in groups), sum(group.on_disk for group in groups)
@@ -414,10 +423,7 @@ def test_namespaces_of_entries_that_left_are_forgotten(instance: Any) -> None:
 def test_numbers_of_entries_that_left_during_a_renumbering_are_given_after_it(
     instance: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moves.MovingColumns, "renumbered_together", 1000)
-    table = instance.table(NUMBERS)
-    fill(table, range(60_000))
-    locate(table, range(20_000)).remove()
+    table = renumbering(instance, monkeypatch, 60_000, removed=20_000)
     for _ in range(30):
         table.spill_coldest(1000)
     for start in range(60_000, 100_000, 1000):
@@ -461,10 +467,7 @@ def test_numbers_of_entries_that_left_during_a_snapshot_are_given_after_it(insta
 def test_entries_leave_and_others_come_while_the_rest_is_renumbered(
     instance: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moves.MovingColumns, "renumbered_together", 1000)
-    table = instance.table(NUMBERS)
-    fill(table, range(40_000))
-    locate(table, range(12_000)).remove()
+    table = renumbering(instance, monkeypatch, 40_000, removed=12_000)
     for start in range(100_000, 130_000, 1000):
         table.spill_coldest(1000)
         fill(table, range(start, start + 1000), start)
