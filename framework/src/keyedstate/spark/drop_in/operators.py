@@ -29,6 +29,7 @@ from keyedstate.spark.drop_in.rows import RowProcessor
 from keyedstate.spark.plan.configuration import read_configuration
 from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
 from keyedstate.spark.plan.source_files import new_source_file
+from keyedstate.spark.query.arrow_batches import MAX_RECORDS, UNLIMITED, bytes_per_batch
 from keyedstate.spark.routing import quoted
 from keyedstate.spark.schema import parse_output
 from keyedstate.spark.session import is_connect
@@ -39,7 +40,6 @@ _NAME = "transform_with_state"
 #: The names under which operators are shown in a plan.
 _SHOWN_NAME = re.compile(rb"(?:transform|apply_in_pandas)_with_state_([0-9a-f]{16})")
 _OUTPUT_MODES = ("append", "complete", "update")
-_SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmgtp]?)b?")
 #: How often processing time advances where no row comes.
 _BEAT_MS = 1_000
 
@@ -120,10 +120,10 @@ def transform_with_state_in_pandas(
 def pandas_settings(spark: SparkSession) -> dict[str, Any]:
     """Return what Spark's settings say about pandas frames, as `PandasProcessor` takes it."""
     conf = spark.conf
-    max_records = int(conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
+    max_records = int(conf.get(MAX_RECORDS) or 0)
     return {
         "max_records": max_records if max_records > 0 else 2**31 - 1,
-        "max_bytes": _bytes(conf.get("spark.sql.execution.arrow.maxBytesPerBatch", None)),
+        "max_bytes": bytes_per_batch(spark) or UNLIMITED,
         "by_name": conf.get("spark.sql.legacy.execution.pandas.groupedMap.assignColumnsByName") != "false",
         "safe": conf.get("spark.sql.execution.pandas.convertToArrowArraySafely") == "true",
     }
@@ -351,9 +351,3 @@ def parse_fields(schema: str) -> StructType:
             "types of fields, as in 'value long'."
         )
     return found
-
-
-def _bytes(size: str | None) -> int:
-    """Return a size that a setting gives as text, with or without a unit, in binary units as Spark."""
-    found = _SIZE.fullmatch((size or "").strip().lower())
-    return int(found["number"]) * 1024 ** " kmgtp".index(found["unit"] or " ") if found else 2**31 - 1

@@ -18,14 +18,16 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
+from keyedstate.spark.query.arrow_batches import BatchLimits
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _log = logging.getLogger(__name__)
 
-#: Acknowledgements as JSON, each with the URI of its operator's folder, by the nonce of the attempt.
-Update = dict[str, tuple[str, dict[str, Any]]]
+#: By the nonce of the attempt: the URI of its operator's folder, its acknowledgement as JSON, and the bytes
+#: of its largest rows, 0 without rows.
+Update = dict[str, tuple[str, dict[str, Any], float]]
 
 
 class Acknowledgements:
@@ -39,6 +41,7 @@ class Acknowledgements:
         self.found_by_tasks: dict[str, Callable[[str], object]] = {}
         #: By such a folder, the operator that its coordinator was configured for.
         self._configured_for: dict[str, str] = {}
+        self._batch_limits = BatchLimits()
         self.accumulator: Accumulator[Update] = context.accumulator({}, _Delivery(self._receive))
 
     def coordinator(self, folder: OperatorFolder) -> CheckpointCoordinator:
@@ -64,11 +67,12 @@ class Acknowledgements:
             self._configured_for[folder] = operator_id
 
     def _receive(self, update: Update) -> None:
-        for folder, document in update.values():
+        for folder, document, row_bytes in update.values():
             try:
                 acknowledgement = from_json(Acknowledgement, document)
                 self._prepare(folder, acknowledgement)
                 self._coordinators[folder].acknowledge(acknowledgement)
+                self._batch_limits.observe(acknowledgement.identity, row_bytes)
             except Exception:
                 # An error raised here would cut PySpark's connection for all accumulators, and not stop the
                 # epoch. The tasks of the next epoch find the missing checkpoint, and publish it if possible.
@@ -92,9 +96,11 @@ _of_context: WeakKeyDictionary[SparkContext, Acknowledgements] = WeakKeyDictiona
 _lock = threading.Lock()
 
 
-def acknowledge(accumulator: Accumulator[Update], folder: str, acknowledgement: Acknowledgement) -> None:
+def acknowledge(
+    accumulator: Accumulator[Update], folder: str, acknowledgement: Acknowledgement, row_bytes: float
+) -> None:
     """Add an entry in a task; the driver receives it if the task succeeds."""
-    accumulator.add({acknowledgement.identity.nonce: (folder, to_json(acknowledgement))})
+    accumulator.add({acknowledgement.identity.nonce: (folder, to_json(acknowledgement), row_bytes)})
 
 
 class _Delivery(AccumulatorParam[Update]):

@@ -37,6 +37,7 @@ from keyedstate.spark.hosts.network.client import HostedEpoch, Sides
 from keyedstate.spark.hosts.owners import RemoteAccess, remote_partition, run_on_owner
 from keyedstate.spark.hosts.processes import worker_parents
 from keyedstate.spark.hosts.task_identity import attempt_identity, task_context
+from keyedstate.spark.query.arrow_batches import MeasuredBatches
 from keyedstate.spark.task.acknowledgements import Update, acknowledge
 from keyedstate.spark.task.broadcast import BroadcastSide, unpacked
 from keyedstate.spark.task.failures import with_report
@@ -188,11 +189,12 @@ class OperatorPlan:
         identity = attempt_identity(
             location.uid, acknowledging.operator_id, plan.parallelism, plan.max_parallelism
         )
+        received = MeasuredBatches(batches)
         with BatchSpool(local_folder()) as spool:
 
             def sides(continues_run: bool) -> tuple[Iterable[pa.RecordBatch], Iterator[pa.RecordBatch]]:
                 key_groups = plan.key_groups(identity.partition)
-                rows = self._checked(key_groups, batches)
+                rows = self._checked(key_groups, received)
                 if self.first_rows is not None and identity.epoch == 0:
                     rows = chain(self.first_rows.of(key_groups), rows)
                 return self._sides(rows, spool, continues_run=continues_run)
@@ -221,7 +223,7 @@ class OperatorPlan:
         if acknowledging.accumulator is None:
             publish_after_task(location.directory, plan.settings, acknowledgement.identity)
         else:
-            acknowledge(acknowledging.accumulator, acknowledging.folder, acknowledgement)
+            acknowledge(acknowledging.accumulator, acknowledging.folder, acknowledgement, received.row_bytes)
 
     def _sides(
         self, batches: Iterator[pa.RecordBatch], spool: BatchSpool, *, continues_run: bool = False
