@@ -114,6 +114,42 @@ def test_rows_of_short_strings_need_a_number_and_a_prefix_each(form):
             form.short_texts([b"a"], numbers, ["x", "y"], b"")
 
 
+@given(
+    texts=st.lists(st.binary(max_size=9) | st.binary(min_size=14, max_size=18)),
+    like=st.lists(st.integers(0, 40), max_size=200),
+    start=st.integers(0, 3),
+)
+def test_texts_are_numbered_as_pyarrow_numbers_them(compiled, texts, like, start):
+    """Also those that differ in one byte alone, wherever it is, and in a part of an array."""
+    texts += [b"a" * (place % 20) + b"b" * (place % 3) for place in like]
+    column = pa.array(texts, pa.binary()).slice(start)
+    encoded = column.dictionary_encode()
+    ends = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
+    data = np.frombuffer(column.buffers()[2] or b"", np.uint8)
+    numbers, first_rows = np.empty(len(column), np.int64), np.empty(len(column), np.int64)
+    count = compiled.numbered_texts(ends, data, numbers, first_rows)
+    assert numbers.tolist() == encoded.indices.to_pylist()
+    assert [column[row].as_py() for row in first_rows[:count]] == encoded.dictionary.to_pylist()
+    assert all(numbers.tolist().index(number) == row for number, row in enumerate(first_rows[:count]))
+
+
+def test_many_texts_are_numbered_in_a_table_that_grows(compiled):
+    texts = np.array([f"{number % 30_011:x}" for number in range(100_000)])
+    column = pa.array(texts)
+    numbers, first_rows = np.empty(len(column), np.int64), np.empty(len(column), np.int64)
+    ends, data = (np.frombuffer(each, np.uint8) for each in column.buffers()[1:])
+    assert compiled.numbered_texts(ends.view(np.int32)[:100_001], data, numbers, first_rows) == 30_011
+    assert (numbers == np.arange(100_000) % 30_011).all()
+    assert (first_rows[:30_011] == np.arange(30_011)).all()
+
+
+@pytest.mark.parametrize("ends", [[0, 1], [0, 1, 5], [-1, 0, 1]])
+def test_ends_of_texts_that_do_not_fit_are_refused(compiled, ends):
+    arrays = [np.empty(2, np.int64) for _ in range(2)]
+    with pytest.raises(ValueError, match="texts"):
+        compiled.numbered_texts(np.array(ends, np.int32), np.zeros(4, np.uint8), *arrays)
+
+
 @given(values=st.lists(INTEGERS) | st.lists(SCALARS))
 def test_integers_have_the_same_bytes(compiled, values):
     assert compiled.packed_longs(values) == plain.packed_longs(values)

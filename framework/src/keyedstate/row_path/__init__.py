@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyedstate.row_path import plain
 
 #: That of `compiled.pyx`.
-_REVISION = 9
+_REVISION = 10
 
 
 def _compiled() -> Any:
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         columns_of,
         fold_bytes,
         instants_of,
+        numbered_texts,
         packed_instants,
         packed_longs,
         packed_text,
@@ -57,6 +58,7 @@ else:
     columns_of = _form.columns_of
     fold_bytes = _form.fold_bytes
     instants_of = _form.instants_of
+    numbered_texts = _form.numbered_texts
     packed_instants = _form.packed_instants
     packed_longs = _form.packed_longs
     packed_text = _form.packed_text
@@ -73,6 +75,7 @@ __all__ = [
     "compiled",
     "fold_bytes",
     "instants_of",
+    "numbered_texts",
     "packed_instants",
     "packed_longs",
     "packed_text",

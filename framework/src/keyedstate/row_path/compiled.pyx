@@ -49,7 +49,7 @@ cdef extern from *:
     Py_ssize_t keyedstate_offset(object member)
 
 #: Raised with every change of what the callers need: `keyedstate.row_path` has the same number.
-REVISION = 9
+REVISION = 10
 
 
 # -- hashes of keys ------------------------------------------------------------------------------------------
@@ -359,3 +359,4 @@ def checker(parts):
 include "access.pxi"
 include "instants.pxi"
 include "coder.pxi"
+include "numbers.pxi"

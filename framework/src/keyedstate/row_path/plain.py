@@ -27,6 +27,10 @@ _HEADS = [chr(length + 1) for length in range(0x7F)]
 #: Replaces ``hashes[i]`` by Spark's hash, with it as the seed, of the bytes of row ``rows[i]``.
 #: None where NumPy does so for many rows at once.
 fold_bytes: Callable[[Any, Any, Any, Any, Any], None] | None = None
+#: Writes the number of each text, in the order of their first appearance, and the first row of each number;
+#: returns how many there are.  Takes the ends of the texts and their bytes as an Arrow array has them, and
+#: the arrays for both, of 64 bits and as many rows.  None where pyarrow does so.
+numbered_texts: Callable[[Any, Any, Any, Any], int] | None = None
 
 
 def columns_of(rows: list[Any], width: int) -> list[list[Any]] | None:

@@ -15,9 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from keyedstate.row_path import numbered_texts
 from keyedstate.types import TypeSerializer, from_arrow_type, nullable, tuple_of
 
 Integers = npt.NDArray[np.int64]
+
+#: Types whose values are equal where their bytes are, with ends of 32 bits.
+_TEXTS = (pa.string(), pa.binary())
 
 
 def key_serializer_for(types: Sequence[pa.DataType]) -> TypeSerializer[Any]:
@@ -191,20 +195,30 @@ def _canonical_floats(column: pa.Array) -> pa.Array:
 
 def _numbered(columns: Sequence[pa.Array]) -> tuple[Integers, Integers]:
     """Return the number of each row's key, and the first row of each key."""
-    codes: Integers | None = None
-    count = 1
+    found: tuple[Integers, Integers] | None = None
     for leaf in (leaf for column in columns for leaf in _leaves(column)):
-        encoded = leaf.dictionary_encode(null_encoding="encode")
-        # 64 bits first: before NumPy 2 a product of 32-bit integers with a 64-bit scalar wraps around.
-        numbers = encoded.indices.to_numpy().astype(np.int64)
-        if codes is None:
-            codes, count = numbers, len(encoded.dictionary)
-            continue
-        # Below 2**62, since there are fewer keys than rows of one batch, which are fewer than 2**31.
-        both = pa.array(codes * len(encoded.dictionary) + numbers).dictionary_encode()
-        codes, count = both.indices.to_numpy().astype(np.int64), len(both.dictionary)
-    assert codes is not None, "a key has at least one column"
-    first_rows = np.empty(count, np.int64)
+        codes, first_rows = _numbered_values(leaf)
+        if found is not None:
+            # Below 2**62, since there are fewer keys than rows of one batch, which are fewer than 2**31.
+            codes, first_rows = _numbered_values(pa.array(found[0] * len(first_rows) + codes))
+        found = codes, first_rows
+    assert found is not None, "a key has at least one column"
+    return found
+
+
+def _numbered_values(column: pa.Array) -> tuple[Integers, Integers]:
+    """Return the number of each row's value, and the first row of each value; null is a value."""
+    if numbered_texts is not None and len(column) and column.type in _TEXTS and not column.null_count:
+        codes, first_rows = np.empty(len(column), np.int64), np.empty(len(column), np.int64)
+        _, ends, data = column.buffers()
+        rows = slice(column.offset, column.offset + len(column) + 1)
+        data = np.frombuffer(data or b"", np.uint8)
+        count = numbered_texts(np.frombuffer(ends, np.int32)[rows], data, codes, first_rows)
+        return codes, first_rows[:count]
+    encoded = column.dictionary_encode(null_encoding="encode")
+    # 64 bits first: before NumPy 2 a product of 32-bit integers with a 64-bit scalar wraps around.
+    codes = encoded.indices.to_numpy().astype(np.int64)
+    first_rows = np.empty(len(encoded.dictionary), np.int64)
     # The last assignment to an index counts: backwards, that is the first row.
     first_rows[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)
     return codes, first_rows
