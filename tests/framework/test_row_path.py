@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import struct
 import subprocess
 import sys
 from collections import namedtuple
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from keyedstate import row_path, types
 from keyedstate.errors import ValueTypeError
 from keyedstate.row_path import plain
+from keyedstate.runtime.grouping import GroupedRows
 
 INTEGERS = st.integers(-(2**63) - 1, 2**63)
 ZONES = st.sampled_from([None, dt.timezone.utc, ZoneInfo("UTC"), dt.timezone(dt.timedelta(hours=1))])
@@ -141,6 +143,30 @@ def test_many_texts_are_numbered_in_a_table_that_grows(compiled):
     assert compiled.numbered_texts(ends.view(np.int32)[:100_001], data, numbers, first_rows) == 30_011
     assert (numbers == np.arange(100_000) % 30_011).all()
     assert (first_rows[:30_011] == np.arange(30_011)).all()
+
+
+def same_hash(count):
+    """Return as many texts of 16 bytes with one hash."""
+    mask, begin = 2**64 - 1, 16 * 0xC2B2AE3D27D4EB4F % 2**64
+
+    def mixed(word):
+        word = word * 0x9E3779B97F4A7C15 & mask
+        return word ^ word >> 32
+
+    return [struct.pack("<QQ", word, mixed(begin ^ word) ^ 7) for word in range(count)]
+
+
+@pytest.mark.parametrize("chosen", [20, 10_000])
+def test_texts_with_one_hash_are_different_and_too_many_are_left_to_pyarrow(compiled, chosen):
+    texts = [*same_hash(chosen), *(b"%d" % number for number in range(100)), *same_hash(chosen)]
+    column = pa.array(texts, pa.binary())
+    ends, data = (np.frombuffer(each, np.uint8) for each in column.buffers()[1:])
+    numbers, first_rows = np.empty(len(column), np.int64), np.empty(len(column), np.int64)
+    count = compiled.numbered_texts(ends.view(np.int32)[: len(column) + 1], data, numbers, first_rows)
+    assert count == (chosen + 100 if chosen == 20 else -1)
+    grouped = GroupedRows([column], np.zeros(len(column), np.int32))
+    assert grouped.codes.tolist() == [*range(chosen + 100), *range(chosen)]
+    assert grouped.keys == texts[: chosen + 100]
 
 
 @pytest.mark.parametrize("ends", [[0, 1], [0, 1, 5], [-1, 0, 1]])

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
 from keyedstate import keyed, types
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark.query.arrow_batches import MAX_BYTES, UNLIMITED, bytes_per_batch, size_of_setting
+from keyedstate.spark.query.arrow_batches import (
+    MAX_BYTES,
+    UNLIMITED,
+    MeasuredBatches,
+    bytes_per_batch,
+    size_of_setting,
+)
 from keyedstate.state import ValueState
 
 pytestmark = pytest.mark.spark
@@ -33,47 +40,78 @@ class Echo(KeyedProcessFunction):
 
 
 @pytest.fixture
-def limits(spark: Any, new_stream: Any, tmp_path: Any) -> Any:
-    """Run epochs, each with a row of a text, and return the limit that Spark had in each of them."""
+def limits(
+    spark: Any, new_stream: Any, tmp_path: Any, caplog: pytest.LogCaptureFixture
+) -> Iterator[Callable[..., list[int]]]:
+    """Run epochs, each with a row of a text, and return the limit of the query after each of them."""
     default = bytes_per_batch(spark)
     if default is None:
         pytest.skip("this version of Spark has no limit in bytes")
     stream = new_stream(tmp_path, "k string, text string")
+    queries = spark._jsparkSession.sharedState().activeStreamingQueries()
 
-    def limits(texts: list[str], *times: int) -> list[int]:
-        found = {}
-        for text in texts:
-            stream.add([{"k": "a", "text": text}])
-        out = stream.frame()
-        for number, repeated in enumerate(times or (1,)):
+    def limits(
+        texts: list[str],
+        operators: Sequence[int] = (1,),
+        before: Callable[[DataFrame], DataFrame] = lambda rows: rows,
+        sink: Callable[[DataFrame, int], None] | None = None,
+    ) -> list[int]:
+        out = before(stream.frame())
+        for number, times in enumerate(operators):
             config = {"checkpoint.dir": stream.state.as_uri()}
-            out = keyed(out, "k", uid=f"echo-{number}", config=config).process(
-                Echo(repeated), "k string, text string"
-            )
+            rows = keyed(out, "k", uid=f"echo-{number}", config=config)
+            out = rows.process(Echo(times), "k string, text string")
+        writer = out.writeStream.option("checkpointLocation", str(stream.spark_checkpoint))
+        query = (writer.format("noop") if sink is None else writer.foreachBatch(sink)).start()
+        try:
+            conf = queries.get(spark._jvm.java.util.UUID.fromString(query.id)).sparkSessionForStream().conf()
+            found = []
+            for text in texts:
+                stream.add([{"k": "a", "text": text}])
+                query.processAllAvailable()
+                found.append(size_of_setting(conf.get(MAX_BYTES)))
+        finally:
+            query.stop()
+            stream.settle()
+        return found
 
-        def sink(batch: DataFrame, epoch: int) -> None:
-            found[epoch] = size_of_setting(batch.sparkSession.conf.get(MAX_BYTES))
-            stream.rows[epoch] = batch.collect()
-
-        stream.run(out, sink)
-        assert [len(stream.rows[epoch]) for epoch in sorted(found)] == [1] * len(texts)
-        return [found[epoch] for epoch in sorted(found)]
-
-    yield limits
+    with caplog.at_level("DEBUG", "keyedstate.spark.query.arrow_batches"):
+        yield limits
+    assert not caplog.records
     assert bytes_per_batch(spark) == default, "the session of the query alone has another limit"
 
 
 def test_small_rows_come_without_a_limit_in_bytes_from_the_second_epoch_on(limits: Any) -> None:
-    assert limits([SMALL] * 3) == [DEFAULT, UNLIMITED, UNLIMITED]
+    assert limits([SMALL] * 2) == [UNLIMITED] * 2
+    assert limits([SMALL]) == [UNLIMITED], "a run that was started again"
 
 
 def test_the_limit_is_back_for_good_after_large_rows(limits: Any) -> None:
     """One epoch is too late: the size of rows is known when they have come."""
-    assert limits([SMALL, SMALL, LARGE, SMALL, SMALL]) == [DEFAULT, UNLIMITED, UNLIMITED, DEFAULT, DEFAULT]
+    assert limits([SMALL, LARGE, SMALL]) == [UNLIMITED, DEFAULT, DEFAULT]
 
 
-def test_the_limit_stays_where_one_of_two_operators_has_large_rows(limits: Any) -> None:
-    assert limits([SMALL] * 3, 5_000, 1)[1:] == [DEFAULT] * 2
+@pytest.mark.parametrize(("text", "operators"), [(SMALL, (5_000, 1)), (LARGE, (0, 1))])
+def test_the_limit_stays_where_one_of_two_operators_has_large_rows(
+    limits: Any, text: str, operators: Sequence[int]
+) -> None:
+    assert limits([text] * 2, operators) == [DEFAULT] * 2
+
+
+def test_the_limit_stays_where_another_function_in_python_gets_rows(limits: Any) -> None:
+    """They may be as large as rows can be, and nobody knows."""
+
+    def shortened(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            batch["text"] = batch["text"].str.slice(0, 1)
+            yield batch
+
+    assert limits([LARGE] * 2, before=lambda rows: rows.mapInPandas(shortened, rows.schema)) == [DEFAULT] * 2
+
+
+def test_the_limit_stays_where_a_function_gets_the_result_of_each_epoch(limits: Any) -> None:
+    """It may send other rows to Python, in the session of the query."""
+    assert limits([SMALL] * 2, sink=lambda batch, epoch: None) == [DEFAULT] * 2
 
 
 def test_a_limit_that_the_job_has_set_stays(limits: Any, spark: Any) -> None:
@@ -97,3 +135,12 @@ def test_the_limit_stays_where_a_batch_may_have_any_number_of_rows(limits: Any, 
 )
 def test_sizes_of_settings_have_the_units_of_spark(given: str, size: int) -> None:
     assert size_of_setting(given) == size
+
+
+def test_the_size_of_rows_is_that_of_what_was_read() -> None:
+    whole = pa.record_batch({"n": pa.array(range(100), pa.int64())})
+    empty = whole.slice(0, 0)
+    measured = MeasuredBatches([empty, whole.slice(10, 4), empty, whole.slice(0, 1)])
+    assert measured.row_bytes == 0
+    assert sum(batch.num_rows for batch in measured) == 5
+    assert measured.row_bytes == 8

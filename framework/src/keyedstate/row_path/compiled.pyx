@@ -2,7 +2,7 @@
 """`keyedstate.row_path.plain` compiled: the same functions with the same results, over Python's C interface.
 
 Where a step sees anything but the usual case it returns what makes its caller take the plain way, which also
-says what is wrong. So no error begins here.
+says what is wrong. So no error begins here, but for arguments that no caller gives.
 """
 
 cimport cython

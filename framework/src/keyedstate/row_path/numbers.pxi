@@ -36,7 +36,7 @@ cdef inline uint64_t _last_word(const uint8_t* text, Py_ssize_t size) noexcept n
         memcpy(&low, text, 4)
         memcpy(&high, text + size - 4, 4)
         word = <uint64_t>high << 32 | low
-    elif size:
+    elif size > 0:
         word = <uint64_t>text[0] << 16 | <uint64_t>text[size >> 1] << 8 | text[size - 1]
     return word
 
@@ -84,7 +84,8 @@ cdef int _grow(_Slot** slots, uint64_t* mask) except -1 nogil:
 def numbered_texts(
     const int32_t[::1] ends, const uint8_t[::1] data, int64_t[::1] numbers, int64_t[::1] first_rows
 ):
-    cdef Py_ssize_t rows = numbers.shape[0], start, end, row, size, count = 0
+    # The ends of an Arrow array ascend; of others than the first and the last one that is not checked.
+    cdef Py_ssize_t rows = numbers.shape[0], start, end, row, size, count = 0, probes = 0
     cdef uint64_t mask = 1023, place
     cdef uint32_t[32] hashes
     cdef const uint8_t* text
@@ -122,11 +123,16 @@ def numbered_texts(
                             ):
                                 break
                         place = (place + 1) & mask
+                        probes += 1
                     if not slots[place].number:
                         first_rows[count] = row
                         count += 1
                         slots[place].tag, slots[place].number = tag, <uint32_t>count
                     numbers[row] = <int64_t>slots[place].number - 1
+                if probes > 8 * end + 4096:
+                    # Somebody has chosen texts that have the same hash.
+                    count = -1
+                    break
     finally:
         free(slots)
     return count

@@ -28,8 +28,9 @@ _HEADS = [chr(length + 1) for length in range(0x7F)]
 #: None where NumPy does so for many rows at once.
 fold_bytes: Callable[[Any, Any, Any, Any, Any], None] | None = None
 #: Writes the number of each text, in the order of their first appearance, and the first row of each number;
-#: returns how many there are.  Takes the ends of the texts and their bytes as an Arrow array has them, and
-#: the arrays for both, of 64 bits and as many rows.  None where pyarrow does so.
+#: returns how many there are, or -1 where too many texts have the same hash.  Takes the ends of the texts and
+#: their bytes as an Arrow array has them, and the arrays for both, of 64 bits and as many rows.  None and -1
+#: leave it to pyarrow.
 numbered_texts: Callable[[Any, Any, Any, Any], int] | None = None
 
 

@@ -211,10 +211,10 @@ def _numbered_values(column: pa.Array) -> tuple[Integers, Integers]:
     if numbered_texts is not None and len(column) and column.type in _TEXTS and not column.null_count:
         codes, first_rows = np.empty(len(column), np.int64), np.empty(len(column), np.int64)
         _, ends, data = column.buffers()
-        rows = slice(column.offset, column.offset + len(column) + 1)
-        data = np.frombuffer(data or b"", np.uint8)
-        count = numbered_texts(np.frombuffer(ends, np.int32)[rows], data, codes, first_rows)
-        return codes, first_rows[:count]
+        ends = np.frombuffer(ends, np.int32, len(column) + 1, 4 * column.offset)
+        count = numbered_texts(ends, np.frombuffer(data or b"", np.uint8), codes, first_rows)
+        if count >= 0:
+            return codes, first_rows[:count].copy()
     encoded = column.dictionary_encode(null_encoding="encode")
     # 64 bits first: before NumPy 2 a product of 32-bit integers with a 64-bit scalar wraps around.
     codes = encoded.indices.to_numpy().astype(np.int64)

@@ -2,11 +2,12 @@
 
 From Spark 4.1 on, a batch has at most ``spark.sql.execution.arrow.maxBytesPerBatch``, 64 MiB, beside
 ``maxRecordsPerBatch``, 10,000 rows.  Spark adds up the buffers of the batch before each row for this, which
-takes two fifths of the JVM's processor time in a query that counts rows by key.  Only the largest int is no
+takes a quarter of the JVM's processor time in a query that counts rows by key.  Only the largest int is no
 limit to it.
 
 So the driver lifts the limit, in the session of the query alone, while rows are so small that the number of
-rows limits a batch long before its bytes do.  Tasks tell it the size of their rows.
+rows limits a batch long before its bytes do.  Tasks tell it the size of their rows.  Nobody knows the size of
+rows that other functions in Python receive, so a query with any of them keeps the limit.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -34,6 +36,9 @@ UNLIMITED = 2**31 - 1
 _LIFTED_BELOW = 1 / 8
 #: Runs of queries that are remembered.
 _RUNS_KEPT = 200
+#: Steps of a plan that send rows to Python, as Spark shows them, and those of keyedstate.
+_OTHER_PYTHON = re.compile(r"EvalPython|AggregatePython|WindowPython|In(?:Arrow|Pandas|PySpark)")
+_KEYEDSTATE = re.compile(r"MapInArrow (?:keyed_operator|\w+_with_state_[0-9a-f]{16})\(")
 _SIZE = re.compile(r"(?P<number>\d+)(?P<unit>[kmgtp]?)b?")
 
 
@@ -41,7 +46,7 @@ def bytes_per_batch(spark: SparkSession) -> int | None:
     """Return the limit of a session; None where its version of Spark has none."""
     try:
         return size_of_setting(spark.conf.get(MAX_BYTES) or "")
-    except PySparkException:  # there is no such setting, also none with a default
+    except (PySparkException, Py4JJavaError):  # there is no such setting, also none with a default
         return None
 
 
@@ -52,17 +57,22 @@ def size_of_setting(size: str) -> int:
 
 
 class MeasuredBatches:
-    """Batches, and the size of the largest rows in them: the largest average of a batch, in bytes."""
+    """Batches, and how large their rows are."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches
-        self.row_bytes = 0.0
+        self._rows = self._bytes = 0
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for batch in self._batches:
-            if batch.num_rows:
-                self.row_bytes = max(self.row_bytes, batch.nbytes / batch.num_rows)
+            self._rows += batch.num_rows
+            self._bytes += batch.nbytes
             yield batch
+
+    @property
+    def row_bytes(self) -> float:
+        """The bytes of a row on the average of those that were read; 0 without any."""
+        return self._bytes / self._rows if self._rows else 0.0
 
 
 class BatchLimits:
@@ -78,10 +88,11 @@ class BatchLimits:
         try:
             run = self._runs.get(identity.run_id)
             if run is None:
-                session = _session_of(identity.query_id)
-                run = self._runs[identity.run_id] = _Run(identity.query_id, _small_rows(session))
+                run = self._runs[identity.run_id] = _Run(identity)
+                run.begin()
                 if len(self._runs) > _RUNS_KEPT:
                     self._runs.popitem(last=False)
+            self._runs.move_to_end(identity.run_id)
             run.observe(row_bytes)
         except Exception:  # of a query or a JVM that ends meanwhile
             _log.debug("the limit of the batches of query %s stays", identity.query_id, exc_info=True)
@@ -90,36 +101,50 @@ class BatchLimits:
 class _Run:
     """One run of a query."""
 
-    def __init__(self, query_id: str, small: float) -> None:
-        self._query_id = query_id
-        #: The bytes of the largest rows with which the limit is lifted; 0 where it stays.
-        self._small = small
+    def __init__(self, identity: TaskIdentity) -> None:
+        self._query_id = identity.query_id
+        self._run_id = identity.run_id
         self._lifted = False
+        #: The bytes of the largest rows with which the limit is lifted; 0 where it stays.
+        self._small = 0.0
+
+    def begin(self) -> None:
+        query = self._query()
+        if query is not None and _sends_rows_to_keyedstate_alone(query):
+            self._small = _small_rows(query.sparkSessionForStream())
 
     def observe(self, row_bytes: float) -> None:
         small = row_bytes <= self._small
+        if not small:
+            # For good: another task or operator may have smaller rows, or have them later.
+            self._small = 0
         if small == self._lifted:
             return
-        session = _session_of(self._query_id)
-        if session is None:
+        query = self._query()
+        if query is None:
             return
+        conf = query.sparkSessionForStream().conf()
         if small:
-            session.conf().set(MAX_BYTES, str(UNLIMITED))
-        else:
-            session.conf().unset(MAX_BYTES)
-            # For good: another operator of the query may have smaller rows.
-            self._small = 0
+            conf.set(MAX_BYTES, str(UNLIMITED))
+        elif size_of_setting(conf.get(MAX_BYTES)) == UNLIMITED:
+            conf.unset(MAX_BYTES)
         self._lifted = small
 
+    def _query(self) -> Any:
+        """Return the JVM's query; None where the run has ended."""
+        spark = SparkSession._instantiatedSession
+        if spark is None or spark.sparkContext._jvm is None:
+            return None
+        query_id = spark.sparkContext._jvm.java.util.UUID.fromString(self._query_id)
+        query = spark._jsparkSession.sharedState().activeStreamingQueries().get(query_id)
+        return query if query is not None and str(query.runId()) == self._run_id else None
 
-def _session_of(query_id: str) -> Any:
-    """Return the JVM's session of a query that runs; None where it has ended."""
-    spark = SparkSession._instantiatedSession
-    if spark is None or spark.sparkContext._jvm is None:
-        return None
-    identifier = spark.sparkContext._jvm.java.util.UUID.fromString(query_id)
-    query = spark._jsparkSession.sharedState().activeStreamingQueries().get(identifier)
-    return None if query is None else query.sparkSessionForStream()
+
+def _sends_rows_to_keyedstate_alone(query: Any) -> bool:
+    """Return whether no other function in Python receives rows of the query, also none in `foreachBatch`."""
+    if "ForeachBatch" in query.sink().getClass().getName():
+        return False
+    return not _OTHER_PYTHON.search(_KEYEDSTATE.sub("", query.lastExecution().executedPlan().toString()))
 
 
 def _small_rows(session: Any) -> float:
@@ -127,7 +152,7 @@ def _small_rows(session: Any) -> float:
 
     0 where the job has set the limit, its number of rows has none, or Spark has no such limit.
     """
-    if session is None or session.sessionState().conf().contains(MAX_BYTES):
+    if session.sessionState().conf().contains(MAX_BYTES):
         return 0
     limit, records = session.conf().getOption(MAX_BYTES), int(session.conf().get(MAX_RECORDS))
     if limit.isEmpty() or records <= 0:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 #: By the nonce of the attempt: the URI of its operator's folder, its acknowledgement as JSON, and the bytes
-#: of its largest rows, 0 without rows.
+#: of its rows on the average, 0 without rows.
 Update = dict[str, tuple[str, dict[str, Any], float]]
 
 
@@ -71,8 +71,8 @@ class Acknowledgements:
             try:
                 acknowledgement = from_json(Acknowledgement, document)
                 self._prepare(folder, acknowledgement)
-                self._coordinators[folder].acknowledge(acknowledgement)
                 self._batch_limits.observe(acknowledgement.identity, row_bytes)
+                self._coordinators[folder].acknowledge(acknowledgement)
             except Exception:
                 # An error raised here would cut PySpark's connection for all accumulators, and not stop the
                 # epoch. The tasks of the next epoch find the missing checkpoint, and publish it if possible.
