@@ -29,10 +29,10 @@ from keyedstate.spark.drop_in.rows import RowProcessor
 from keyedstate.spark.plan.configuration import read_configuration
 from keyedstate.spark.plan.operator_plan import KeyedRows, task_of
 from keyedstate.spark.plan.source_files import new_source_file
-from keyedstate.spark.query.arrow_batches import MAX_RECORDS, UNLIMITED, bytes_per_batch
 from keyedstate.spark.routing import quoted
 from keyedstate.spark.schema import parse_output
 from keyedstate.spark.session import is_connect
+from keyedstate.spark.task.arrow_batches import MAX_RECORDS, UNLIMITED, bytes_per_batch
 from keyedstate.time import EventTime
 
 #: Begins the name under which Spark shows an operator, and its uid, before its number in the query.

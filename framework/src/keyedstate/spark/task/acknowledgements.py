@@ -18,7 +18,7 @@ from pyspark.accumulators import Accumulator, AccumulatorParam
 from keyedstate.checkpoint.format.json_converter import from_json, to_json
 from keyedstate.checkpoint.protocol.coordinator import Acknowledgement, CheckpointCoordinator
 from keyedstate.checkpoint.protocol.operator_folder import OperatorFolder
-from keyedstate.spark.query.arrow_batches import BatchLimits
+from keyedstate.spark.task.arrow_batches import BatchLimits
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

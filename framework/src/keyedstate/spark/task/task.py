@@ -37,8 +37,8 @@ from keyedstate.spark.hosts.network.client import HostedEpoch, Sides
 from keyedstate.spark.hosts.owners import RemoteAccess, remote_partition, run_on_owner
 from keyedstate.spark.hosts.processes import worker_parents
 from keyedstate.spark.hosts.task_identity import attempt_identity, task_context
-from keyedstate.spark.query.arrow_batches import MeasuredBatches
 from keyedstate.spark.task.acknowledgements import Update, acknowledge
+from keyedstate.spark.task.arrow_batches import MeasuredBatches
 from keyedstate.spark.task.broadcast import BroadcastSide, unpacked
 from keyedstate.spark.task.failures import with_report
 from keyedstate.spark.task.first_rows import FirstRows

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from keyedstate import keyed, types
 from keyedstate.runtime import Context, KeyedProcessFunction
-from keyedstate.spark.query.arrow_batches import (
+from keyedstate.spark.task.arrow_batches import (
     MAX_BYTES,
     UNLIMITED,
     MeasuredBatches,
@@ -75,7 +75,7 @@ def limits(
             stream.settle()
         return found
 
-    with caplog.at_level("DEBUG", "keyedstate.spark.query.arrow_batches"):
+    with caplog.at_level("DEBUG", "keyedstate.spark.task.arrow_batches"):
         yield limits
     assert not caplog.records
     assert bytes_per_batch(spark) == default, "the session of the query alone has another limit"
