@@ -40,11 +40,11 @@ def test_the_driver_keeps_nothing_and_an_error_of_one_operator_does_not_reach_sp
     """An error that got out would cut PySpark's connection for the accumulators of all operators."""
     mine = acknowledgements_of(spark.sparkContext)
     accumulator = mine.accumulator
-    acknowledge(accumulator, "a folder that is not registered", word(0))
+    acknowledge(accumulator, "a folder that is not registered", word(0), 8.0)
     folder = OperatorFolder(CheckpointStorage.open(tmp_path), "u")
     mine.coordinator(folder)
     for partition in range(2):
         # There is no such manifest, so publishing fails.
-        acknowledge(accumulator, folder.storage.uri, word(partition))
+        acknowledge(accumulator, folder.storage.uri, word(partition), 8.0)
     assert accumulator.value == {}
     assert folder.checkpoints() == []
