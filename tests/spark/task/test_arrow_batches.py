@@ -54,7 +54,7 @@ def limits(
         texts: list[str],
         operators: Sequence[int] = (1,),
         before: Callable[[DataFrame], DataFrame] = lambda rows: rows,
-        sink: Callable[[DataFrame, int], None] | None = None,
+        sink: Callable[[DataFrame, int], object] | None = None,
     ) -> list[int]:
         out = before(stream.frame())
         for number, times in enumerate(operators):
@@ -111,7 +111,7 @@ def test_the_limit_stays_where_another_function_in_python_gets_rows(limits: Any)
 
 def test_the_limit_stays_where_a_function_gets_the_result_of_each_epoch(limits: Any) -> None:
     """It may send other rows to Python, in the session of the query."""
-    assert limits([SMALL] * 2, sink=lambda batch, epoch: None) == [DEFAULT] * 2
+    assert limits([SMALL] * 2, sink=lambda batch, epoch: batch.collect()) == [DEFAULT] * 2
 
 
 def test_a_limit_that_the_job_has_set_stays(limits: Any, spark: Any) -> None:
