@@ -99,7 +99,7 @@ def test_the_limit_stays_where_one_of_two_operators_has_large_rows(
 
 
 def test_the_limit_stays_where_another_function_in_python_gets_rows(limits: Any) -> None:
-    """They may be as large as rows can be, and nobody knows."""
+    """keyedstate does not measure the rows that it receives."""
 
     def shortened(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:

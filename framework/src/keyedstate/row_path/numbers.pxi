@@ -130,7 +130,7 @@ def numbered_texts(
                         slots[place].tag, slots[place].number = tag, <uint32_t>count
                     numbers[row] = <int64_t>slots[place].number - 1
                 if probes > 8 * end + 4096:
-                    # Somebody has chosen texts that have the same hash.
+                    # Ordinary texts never have so many equal hashes: the sender of these has chosen them.
                     count = -1
                     break
     finally:

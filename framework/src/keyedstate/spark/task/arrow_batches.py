@@ -5,9 +5,9 @@ From Spark 4.1 on, a batch has at most ``spark.sql.execution.arrow.maxBytesPerBa
 takes a quarter of the JVM's processor time in a query that counts rows by key.  Only the largest int is no
 limit to it.
 
-So the driver lifts the limit, in the session of the query alone, while rows are so small that the number of
-rows limits a batch long before its bytes do.  Tasks tell it the size of their rows.  Nobody knows the size of
-rows that other functions in Python receive, so a query with any of them keeps the limit.
+So the driver lifts the limit, in the session of the query alone, while rows are so small that a batch reaches
+its number of rows first.  Tasks report the size of their rows with their acknowledgements.  keyedstate cannot
+measure the rows that other functions in Python receive, so a query with any of them keeps the limit.
 """
 
 from __future__ import annotations
