@@ -20,6 +20,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from keyedstate.errors import TaskContextError
 from keyedstate.options import CHECKPOINT_DIR, Configuration
 from keyedstate.spark.addresses import without_hadoop_scheme
+from keyedstate.spark.session import running_query
 
 #: Not one of keyedstate's options, so that no operator takes it for one.
 _LOCATION = "spark.keyedstateQuery.checkpointLocation"
@@ -96,8 +97,7 @@ class _Recorder(StreamingQueryListener):
         self._session = spark._jsparkSession
 
     def onQueryStarted(self, event: Any) -> None:
-        query_id = self._jvm.java.util.UUID.fromString(str(event.id))  # type: ignore[union-attr]
-        query = self._session.sharedState().activeStreamingQueries().get(query_id)
+        query = running_query(self._jvm, self._session, event.id)
         conf = query.sparkSessionForStream().conf()
         location = query.resolvedCheckpointRoot()
         with _lock:

@@ -70,6 +70,11 @@ def executor_cores(spark: SparkSession) -> int:
     return 0 if cores == "*" else int(cores)
 
 
+def running_query(jvm: Any, session: Any, query_id: object) -> Any:
+    """Return the JVM's streaming query of an id, of any session of an application; None after its end."""
+    return session.sharedState().activeStreamingQueries().get(jvm.java.util.UUID.fromString(str(query_id)))
+
+
 def on_executor(spark: SparkSession, call: Callable[[], T]) -> T:
     """Return what a function returns in a task; raises the `KeyedStateError` that it raises there.
 

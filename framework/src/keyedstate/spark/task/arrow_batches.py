@@ -24,6 +24,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from keyedstate.checkpoint.format.manifest import TaskIdentity
+from keyedstate.spark.session import running_query
 
 _log = logging.getLogger(__name__)
 
@@ -135,8 +136,7 @@ class _Run:
         spark = SparkSession._instantiatedSession
         if spark is None or spark.sparkContext._jvm is None:
             return None
-        query_id = spark.sparkContext._jvm.java.util.UUID.fromString(self._query_id)
-        query = spark._jsparkSession.sharedState().activeStreamingQueries().get(query_id)
+        query = running_query(spark.sparkContext._jvm, spark._jsparkSession, self._query_id)
         return query if query is not None and str(query.runId()) == self._run_id else None
 
 
