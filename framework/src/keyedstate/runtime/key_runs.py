@@ -38,6 +38,8 @@ class KeyRuns:
     names: Sequence[str]
     #: The class of rows that the function names.
     row_class: RowClass | None
+    #: Whether the next chunk has more rows of the last key.
+    is_continued: bool = False
 
     def rows(self) -> Iterator[Any]:
         """Iterate over the rows as Python objects."""
@@ -105,6 +107,7 @@ class RowsByKey:
                 {name: repeated(values[keys], counts) for name, values in shared.items()},
                 names,
                 self._row_class,
+                bounds[after] > end,
             )
 
     def in_order(self, batch: pa.RecordBatch) -> Iterator[KeyRuns]:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import math
 
+import pyarrow as pa
 import pytest
+from support.backends import backend_of
 
 import keyedstate as ks
 from keyedstate import local
 from keyedstate.errors import InvalidFunctionError, OutputRowError, UserFunctionError
+from keyedstate.keygroups import KeyGroupRange
+from keyedstate.murmur3 import key_groups
+from keyedstate.runtime import key_runs
+from keyedstate.runtime.grouping import key_serializer_for
+from keyedstate.runtime.output import OutputSchema
+from keyedstate.runtime.runners import OperatorSpec, keyed_operator
 from keyedstate.runtime.runners import rows as row_runners
+from keyedstate.runtime.timers import AtEnd
+from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
+from keyedstate.state.registry.chosen_backend import KeySpace
+from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing import Harness, Input
 
 SCHEMA, OUTPUT = "k string, n long", "k string, step string, n long"
@@ -107,6 +120,62 @@ def test_a_key_of_several_chunks_and_nan_end_once(one_backend, monkeypatch):
             ("None", 2),
             ("2.0", 2),
         ]
+
+
+def run_whole(function, rows, *, at_end=AtEnd.EPOCH, event_time=None):
+    """Return the output of a task that reads all rows of an epoch and ends it."""
+    space = KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 7), 8)
+    backend = KeyedStateBackend.open(backend_of("heap-cow"), space)
+    with contextlib.closing(backend):
+        columns = [pa.array(column) for column in zip(*rows, strict=True)]
+        batch = pa.record_batch(columns, names=["k", "n", "ts"][: len(columns)])
+        groups = pa.array(key_groups([batch.column("k")], 8))
+        operator = keyed_operator(
+            function,
+            backend,
+            OperatorSpec(
+                key_columns=["k"],
+                key_group_column="group",
+                output=OutputSchema(
+                    pa.schema([("k", pa.string()), ("step", pa.string()), ("n", pa.int64())])
+                ),
+                epoch=4,
+                event_time=event_time,
+            ),
+        )
+        operator.open()
+        made = operator.process(iter([batch.append_column("group", groups)]), at_end)
+        return [tuple(row.values()) for batch in made for row in batch.to_pylist()]
+
+
+def test_keys_whose_rows_are_cut_into_chunks_end_once_and_in_their_order(monkeypatch):
+    for module in (key_runs, row_runners):
+        monkeypatch.setattr(module, "ROWS_AT_ONCE", 2)
+    rows = [(key, 1) for key in "abacabdeb"]
+    ended = [("a", "end", 3), ("b", "end", 3), ("c", "end", 1), ("d", "end", 1), ("e", "end", 1)]
+    assert run_whole(WithoutTimers(), rows) == ended
+    monkeypatch.setattr(row_runners, "GROUPED_ROWS", 4)
+    assert run_whole(WithoutTimers(), rows) == ended
+
+
+def test_an_epoch_that_is_read_at_once_ends_after_timers_and_with_the_largest_event_time():
+    class Timed(Balance):
+        def end_epoch(self, ctx):
+            yield ctx.key, "end", ctx.timestamp
+
+    now = int(NOON.timestamp() * 1000)
+    rows = [("a", -1, NOON), ("b", 2, NOON + dt.timedelta(seconds=5)), ("a", 3, NOON)]
+    made = run_whole(Timed(), rows * 300, at_end=AtEnd.DRAINED, event_time=ks.EventTime("ts", delay=0))
+    assert made[-3:] == [("a", "timer", now + 1000), ("a", "end", now + 5000), ("b", "end", now + 5000)]
+
+
+@pytest.mark.parametrize(("at_end", "mark"), [(AtEnd.EPOCH, BEFORE_TIME), (AtEnd.DRAINED, END_OF_TIME)])
+def test_the_end_of_a_key_sees_the_watermark_of_the_end(at_end, mark):
+    class Watermark(WithoutTimers):
+        def end_epoch(self, ctx):
+            return [(ctx.key, "end", ctx.watermark)]
+
+    assert run_whole(Watermark(), [("a", 1), ("a", 1)] * 600, at_end=at_end) == [("a", "end", mark)]
 
 
 def test_both_inputs_and_a_broadcast_side_end_the_epochs_of_keys(one_backend):

@@ -18,7 +18,7 @@ from keyedstate.aggregates import Aggregation, collect, count, sum_
 from keyedstate.errors import NoCurrentKeyError, OutputBatchError, StateValueError, UserFunctionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
-from keyedstate.runtime import KeyedProcessFunction, VectorizedProcessFunction
+from keyedstate.runtime import KeyedProcessFunction, VectorizedProcessFunction, key_runs
 from keyedstate.runtime.grouping import GroupedRows, key_serializer_for
 from keyedstate.runtime.output import OutputSchema
 from keyedstate.runtime.runners import OperatorSpec, keyed_operator
@@ -58,6 +58,13 @@ class ByRow(Totals, KeyedProcessFunction):
         self.seen.add(row.v)
         self.by_value.put(row.v, self.n.value())
         yield ctx.key, self.n.value(), self.total.get()
+
+
+class ByRowAndEpoch(ByRow):
+    def end_epoch(self, ctx):
+        self.n.update(self.n.value() + 1)
+        self.total.add(1)
+        return [(ctx.key, self.n.value(), self.total.get())]
 
 
 class ByBatch(Totals, VectorizedProcessFunction):
@@ -175,18 +182,23 @@ def test_a_vectorised_function_leaves_the_state_that_one_by_row_leaves(backend, 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @given(
-    epochs=st.lists(st.lists(ROWS, max_size=4), min_size=1, max_size=3), limit=st.sampled_from([2, 5, 1000])
+    function=st.sampled_from([ByRow, ByRowAndEpoch]),
+    epochs=st.lists(st.lists(ROWS, max_size=4), min_size=1, max_size=3),
+    limit=st.sampled_from([2, 5, 1000]),
+    chunk=st.sampled_from([2, 3, 1000]),
 )
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_rows_grouped_by_key_leave_the_same_state(backend, epochs, limit):
+@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_rows_grouped_by_key_leave_the_same_state(backend, function, epochs, limit, chunk):
     grouped, in_order = Job(backend), Job(backend)
     try:
         for batches in epochs:
             with pytest.MonkeyPatch.context() as patched:
                 patched.setattr(operator_module, "GROUPED_ROWS", limit)
                 patched.setattr(operator_module, "OUTPUT_BATCH_ROWS", 3)
-                found = grouped.run(ByRow(), *batches)
-            plain = in_order.run(ByRow(), *batches, one_by_one=True)
+                for module in (key_runs, operator_module):
+                    patched.setattr(module, "ROWS_AT_ONCE", chunk)
+                found = grouped.run(function(), *batches)
+            plain = in_order.run(function(), *batches, one_by_one=True)
             for key in {row[0] for row in plain}:
                 # Of one key in the order of its rows, of different ones in any.
                 assert [row for row in found if row[0] == key] == [row for row in plain if row[0] == key]

@@ -31,7 +31,7 @@ class BatchOperator(KeyedOperator):
     _by_columns = True
     _function: VectorizedProcessFunction
 
-    def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _process(self, batches: Iterator[pa.RecordBatch], *, until_end: bool) -> Iterator[pa.RecordBatch]:
         for batch in joined(batches, self._function.batch_rows, self._function.batch_bytes):
             yield from self._process_one(batch)
 

@@ -62,7 +62,7 @@ class GroupOperator(KeyedOperator):
         self._function.late_until = max(self.watermark_before, 0) if known else None
         yield from ()
 
-    def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _process(self, batches: Iterator[pa.RecordBatch], *, until_end: bool) -> Iterator[pa.RecordBatch]:
         kept = (self._in_time(batch) for batch in batches)
         for batch in joined((batch for batch in kept if batch.num_rows), _UNLIMITED, _UNLIMITED):
             yield from self._process_groups(batch)

@@ -82,6 +82,7 @@ class KeyedOperator(ABC):
         self._began = False
         self._time_column = None if spec.event_time is None else spec.event_time.column
         self._input_column = None if spec.event_time is None else spec.event_time.inputs
+        self._has_event_time = spec.event_time is not None
         #: The rows of each connected input; empty for one input.
         self.rows_by_input: dict[str, int] = {}
         #: The same as `largest_event_time`, of each input.
@@ -97,8 +98,11 @@ class KeyedOperator(ABC):
     # -- differs by the kind of function --------------------------------------------------------------------
 
     @abstractmethod
-    def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the function over batches that have rows."""
+    def _process(self, batches: Iterator[pa.RecordBatch], *, until_end: bool) -> Iterator[pa.RecordBatch]:
+        """Run the function over batches that have rows; `until_end`: over all that the epoch still has.
+
+        Then nothing but the timers that are due comes between the last row and the end of the epoch.
+        """
 
     @abstractmethod
     def _process_one(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -186,7 +190,10 @@ class KeyedOperator(ABC):
         Raises `UserFunctionError` where the function raises, and `OutputTypeError` where it yields a row that
         is not of the declared schema.
         """
-        yield from self.process_rows(batches)
+        # Where all timers fire, time moves to its end before the epoch ends.
+        until_end = at_end in (AtEnd.EPOCH, AtEnd.NOTHING)
+        yield from self._begin()
+        yield from self._process(_with_rows(batches), until_end=until_end)
         yield from after_rows
         yield from self.end_epoch(at_end)
 
@@ -196,7 +203,7 @@ class KeyedOperator(ABC):
         Rows of one key keep their order; see `process` for errors.
         """
         yield from self._begin()
-        yield from self._process(batch for batch in batches if batch.num_rows)
+        yield from self._process(_with_rows(batches), until_end=False)
 
     def process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Run the function over one batch and yield its output; the epoch continues."""
@@ -274,3 +281,7 @@ class KeyedOperator(ABC):
     def _failure(self, step: str, error: BaseException, time: int | None = None) -> UserFunctionError:
         self._side_rows.clear()
         return user_function_error_of(self._function, step, self._context, error, time)
+
+
+def _with_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return (batch for batch in batches if batch.num_rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from types import GeneratorType
 from typing import Any, ClassVar, NamedTuple
 
@@ -42,7 +42,7 @@ from keyedstate.time import Timer, TimerTarget
 
 #: Rows and bytes that are joined to be grouped by key.
 GROUPED_ROWS = 131_072
-GROUPED_BYTES = 4 << 20
+GROUPED_BYTES = 16 << 20
 #: Results that are one row where rows are expected: iterating over them would yield its fields.
 _SINGLE_ROWS = frozenset((tuple, dict, str, bytes))
 
@@ -57,6 +57,26 @@ class _Calls(NamedTuple):
     function: Callable[[Any, Context], Any]
     #: Returns the name of the user's method that a call stands for.
     step_of: Callable[[Any], str]
+
+
+class _Output:
+    """Rows that are no batch yet, and the keys under which they were put out; none of a broadcast side."""
+
+    def __init__(self) -> None:
+        self.rows: list[Any] = []
+        self.keys: list[Any] = []
+        #: The number of rows after those of each key.
+        self.ends: list[int] = []
+
+    def key_of(self, row: int) -> Any:
+        """Return the key of a row by its number; None without keys."""
+        return self.keys[bisect_right(self.ends, row)] if self.keys else None
+
+    def clear(self) -> None:
+        """Forget the rows and their keys."""
+        self.rows.clear()
+        self.keys.clear()
+        self.ends.clear()
 
 
 class RowOperator(KeyedOperator):
@@ -77,14 +97,15 @@ class RowOperator(KeyedOperator):
             whole=self._whole_rows,
             row_class=self._row_classes.get(ROWS),
         )
-        #: The keys of the epoch so far and their key groups; None where the function does not end epochs.
+        #: The keys whose epoch has yet to end and their key groups; None where the function ends no epochs.
         self._touched: dict[Any, int] | None = None
         if type(function).end_epoch is not self._kind.end_epoch:
             self._touched = {}
 
-    def _process(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _process(self, batches: Iterator[pa.RecordBatch], *, until_end: bool) -> Iterator[pa.RecordBatch]:
         if not self._operator_states.metas():
-            yield from joined(self._process_by_key(batches), OUTPUT_BATCH_ROWS, OUTPUT_BYTES)
+            made = self._process_by_key(batches, until_end=until_end)
+            yield from joined(made, OUTPUT_BATCH_ROWS, OUTPUT_BYTES)
             return
         # Operator state would expose the order of rows of different keys.
         for batch in batches:
@@ -92,26 +113,54 @@ class RowOperator(KeyedOperator):
 
     def _process_one(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         self._note_event_times(batch)
+        output = _Output()
         for some in self._rows.in_order(batch):
-            yield from self._process_runs(some)
+            yield from self._process_runs(some, output)
+        yield from self._emit_rest(output)
         self.rows_in += batch.num_rows
 
-    def _process_by_key(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in joined(batches, GROUPED_ROWS, GROUPED_BYTES):
+    def _process_by_key(
+        self, batches: Iterator[pa.RecordBatch], *, until_end: bool
+    ) -> Iterator[pa.RecordBatch]:
+        groups = joined(batches, GROUPED_ROWS, GROUPED_BYTES)
+        until_end = until_end and self._may_end_early()
+        if until_end:
+            # Where there is a second group, a key may have rows in both.
+            first = list(islice(groups, 2))
+            until_end, groups = len(first) == 1, chain(first, groups)
+        output = _Output()
+        for batch in groups:
             self._note_event_times(batch)
             for some in self._rows.grouped(batch):
-                yield from self._process_runs(some)
+                yield from self._process_runs(some, output, until_end=until_end)
             self.rows_in += batch.num_rows
+        yield from self._emit_rest(output)
+
+    def _may_end_early(self) -> bool:
+        """Return whether the end of a key's epoch may come before rows of other keys.
+
+        No timer comes after the key's rows, and nothing of the epoch's end is known later than they are.
+        """
+        return self._touched is not None and self._user_timers is None and not self._has_event_time
 
     def _calls(self, some: KeyRuns) -> _Calls:
         """Return the calls for the rows of a chunk."""
         rows = map(islice, repeat(some.rows()), some.counts)
         return _Calls(rows, some.times(self._time_column), self._function.process, lambda _: "process")
 
-    def _process_runs(self, some: KeyRuns) -> Iterator[pa.RecordBatch]:
-        if self._touched is not None:
+    def _process_runs(
+        self, some: KeyRuns, output: _Output, *, until_end: bool = False
+    ) -> Iterator[pa.RecordBatch]:
+        """Process a chunk; `until_end` says that it has the last rows of its keys in the epoch.
+
+        Then the epochs of these keys end with the chunk, whose state is in the write-behind cache.
+        """
+        calls = [self._calls(some)]
+        if until_end and some.keys.distinct:
+            calls.append(self._ends(len(some.keys.keys), is_continued=some.is_continued))
+        elif self._touched is not None:
             self._touched.update(zip(some.keys.keys, some.keys.key_groups, strict=True))
-        return self._process_keys(some.keys, self._calls(some))
+        return self._process_keys(some.keys, calls, output)
 
     def _end_keys(self) -> Iterator[pa.RecordBatch]:
         if not self._touched:
@@ -119,63 +168,83 @@ class RowOperator(KeyedOperator):
         touched, self._touched = self._touched, {}
         keys, key_groups = list(touched), list(touched.values())
         self._backend.current.timestamp = None
-        end_epoch, time = self._function.end_epoch, self.largest_event_time
+        output = _Output()
         for start in range(0, len(keys), ROWS_AT_ONCE):
             part = slice(start, start + ROWS_AT_ONCE)
             some = KeySequence(keys[part], key_groups[part], True)
-            calls = _Calls(
-                [(None,)] * len(some.keys),
-                None if time is None else repeat(time),
-                lambda _, ctx: end_epoch(ctx),
-                lambda _: "end_epoch",
-            )
-            yield from self._process_keys(some, calls)
+            yield from self._process_keys(some, [self._ends(len(some.keys))], output)
+        yield from self._emit_rest(output)
 
-    def _process_keys(self, some: KeySequence, calls: _Calls) -> Iterator[pa.RecordBatch]:
-        """Call a function with the rows of each key, consecutively, and yield its output."""
-        context, backend, current = self._context, self._backend, self._backend.current
-        rows_by_key, times, process, step_of = calls
-        limit = OUTPUT_BATCH_ROWS
-        out: list[Any] = []
-        keys = some.keys
-        ends: list[int] = []  # ends[i]: rows of `out` after those of keys[i]
+    def _ends(self, count: int, *, is_continued: bool = False) -> _Calls:
+        """Return the calls that end the epochs of keys, without the last one where it `is_continued`."""
+        end_epoch, time = self._function.end_epoch, self.largest_event_time
+        of_keys: list[tuple[None, ...]] = [(None,)] * count
+        if is_continued:
+            of_keys[-1] = ()
+        return _Calls(
+            of_keys,
+            None if time is None else repeat(time),
+            lambda _, ctx: end_epoch(ctx),
+            lambda _: "end_epoch",
+        )
+
+    def _process_keys(
+        self, some: KeySequence, calls: Iterable[_Calls], output: _Output
+    ) -> Iterator[pa.RecordBatch]:
+        """Make the calls for a sequence of keys, one set after the other, and yield their output.
+
+        What is too little for a batch stays in `output`.
+        """
+        backend = self._backend
         backend.begin_write_behind(some)
         try:
-            for current.turn, (key, current.key_group, rows) in enumerate(
-                zip(keys, some.key_groups, rows_by_key, strict=True)
-            ):
-                context.key = current.key = key
-                for row in rows:
-                    if times is not None:
-                        current.timestamp = next(times)
-                    # Looked up for each row: one before may have been the first to use a state that expires.
-                    if backend.on_record is not None:
-                        backend.on_record()
-                    try:
-                        result = process(row, context)
-                        # A generator in most functions, so that is asked first.
-                        if type(result) is GeneratorType:
-                            out += result
-                        elif result is not None:
-                            if type(result) in _SINGLE_ROWS:
-                                raise _single_row(step_of(row), result)
-                            out += result
-                    except (Exception, SystemExit) as error:
-                        raise self._failure(step_of(row), error) from error
-                    if len(out) >= limit:
-                        ends.append(len(out))
-                        # The caller may stop here: then no value is left in the write-behind cache.
-                        backend.end_write_behind()
-                        yield self._emit(out, keys, ends)
-                        backend.begin_write_behind(some)
-                        out, ends = [], [0] * current.turn
-                ends.append(len(out))
+            for those in calls:
+                yield from self._call(some, those, output)
         finally:
             backend.end_write_behind()
         backend.balance_memory()
-        if out:
-            yield self._emit(out, keys, ends)
+        if len(output.rows) >= ROWS_AT_ONCE:
+            yield self._emit(output)
+        elif not output.rows:
+            output.clear()
         yield from self._take_side_rows()
+
+    def _call(self, some: KeySequence, calls: _Calls, output: _Output) -> Iterator[pa.RecordBatch]:
+        """Call a function with the rows of each key, consecutively, and yield batches that are full."""
+        context, backend, current = self._context, self._backend, self._backend.current
+        rows_by_key, times, process, step_of = calls
+        limit = OUTPUT_BATCH_ROWS
+        keys = some.keys
+        output.keys += keys
+        out, ends = output.rows, output.ends
+        for current.turn, (key, current.key_group, rows) in enumerate(
+            zip(keys, some.key_groups, rows_by_key, strict=True)
+        ):
+            context.key = current.key = key
+            for row in rows:
+                if times is not None:
+                    current.timestamp = next(times)
+                # Looked up for each row: one before may have been the first to use a state that expires.
+                if backend.on_record is not None:
+                    backend.on_record()
+                try:
+                    result = process(row, context)
+                    # A generator in most functions, so that is asked first.
+                    if type(result) is GeneratorType:
+                        out += result
+                    elif result is not None:
+                        if type(result) in _SINGLE_ROWS:
+                            raise _single_row(step_of(row), result)
+                        out += result
+                except (Exception, SystemExit) as error:
+                    raise self._failure(step_of(row), error) from error
+                if len(out) >= limit:
+                    # The caller may stop here: then no value is left in the write-behind cache.
+                    backend.end_write_behind()
+                    yield self._emit(output)
+                    backend.begin_write_behind(some)
+                    output.keys += keys[current.turn :]
+            ends.append(len(out))
 
     def _timer_target(self) -> TimerTarget | None:
         if type(self._function).on_timer is self._kind.on_timer:
@@ -186,44 +255,47 @@ class RowOperator(KeyedOperator):
         context, backend, timers = self._context, self._backend, self._timers
         in_event_time = domain is TimeDomain.EVENT_TIME
         due = timers.due_timers(in_event_time=in_event_time)
-        touched = self._touched
-        out: list[Any] = []
-        keys: list[Any] = []
-        ends: list[int] = []  # ends[i]: rows of `out` after the timer of keys[i]
+        touched, output = self._touched, _Output()
         with contextlib.closing(due):
-            for target, timer in due:
+            for fired, (target, timer) in enumerate(due, 1):
                 context.key = timer.key
                 # The time of a row is what states that expire in event time are stamped with.
                 backend.current.timestamp = timer.time if in_event_time else None
                 if backend.on_record is not None:
                     backend.on_record()
+                output.keys.append(timer.key)
                 try:
                     call = target.on_event_time if in_event_time else target.on_processing_time
                     result = call(timer)
                     if result is not None:
                         if result.__class__ in _SINGLE_ROWS:
                             raise _single_row("on_timer", result)
-                        out.extend(result)
+                        output.rows.extend(result)
                 except (Exception, SystemExit) as error:
                     raise self._failure("on_timer", error, timer.time) from error
                 if touched is not None:
                     touched[timer.key] = backend.current.key_group
-                keys.append(timer.key)
-                ends.append(len(out))
-                if not len(keys) % ROWS_AT_ONCE:
+                output.ends.append(len(output.rows))
+                if not fired % ROWS_AT_ONCE:
                     backend.balance_memory()
-                if len(keys) >= OUTPUT_BATCH_ROWS or len(out) >= OUTPUT_BATCH_ROWS:
-                    if out:
-                        yield self._emit(out, keys, ends)
+                if len(output.keys) >= OUTPUT_BATCH_ROWS or len(output.rows) >= OUTPUT_BATCH_ROWS:
+                    yield from self._emit_rest(output)
                     yield from self._take_side_rows()
-                    out, keys, ends = [], [], []
-        if out:
-            yield self._emit(out, keys, ends)
+        yield from self._emit_rest(output)
         yield from self._take_side_rows()
         backend.current.timestamp = None
 
-    def _emit(self, out: list[Any], keys: list[Any], ends: list[int]) -> pa.RecordBatch:
-        return self._tagged(self._outputs.main.to_batch(out, lambda row: keys[bisect_right(ends, row)]))
+    def _emit_rest(self, output: _Output) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of an output, if there are any, and clear it."""
+        if output.rows:
+            yield self._emit(output)
+        output.clear()
+
+    def _emit(self, output: _Output) -> pa.RecordBatch:
+        """Return the rows of an output, of which there are some, as a batch, and clear it."""
+        batch = self._tagged(self._outputs.main.to_batch(output.rows, output.key_of))
+        output.clear()
+        return batch
 
 
 class BroadcastOperator(RowOperator):
@@ -235,7 +307,7 @@ class BroadcastOperator(RowOperator):
         row_class = self._row_classes.get(BROADCAST)
         self._context.key = None
         self._backend.current.clear()
-        out: list[Any] = []
+        output = _Output()
         with self._operator_states.broadcast_side():
             for batch in batches:
                 for row in rows_from(row_class, batch.schema.names, batch.columns):
@@ -243,15 +315,13 @@ class BroadcastOperator(RowOperator):
                         result = function.process_broadcast(row, context)
                         if result.__class__ in _SINGLE_ROWS:
                             raise _single_row("process_broadcast", result)
-                        out.extend(() if result is None else result)
+                        output.rows.extend(() if result is None else result)
                     except (Exception, SystemExit) as error:
                         raise self._failure("process_broadcast", error) from error
-                    if len(out) >= OUTPUT_BATCH_ROWS:
-                        yield self._emit(out, [None], [])
-                        out = []
+                    if len(output.rows) >= OUTPUT_BATCH_ROWS:
+                        yield self._emit(output)
                 self._backend.balance_memory()
-        if out:
-            yield self._emit(out, [None], [])
+        yield from self._emit_rest(output)
         yield from self._take_side_rows()
 
 
@@ -265,6 +335,7 @@ class ConnectedOperator(RowOperator):
         super().__init__(function, backend, spec)
         assert spec.connected is not None, "several inputs"
         self._connected = spec.connected
+        self._has_event_time = any(each.time_column is not None for each in spec.connected.inputs)
 
     def _calls(self, some: KeyRuns) -> _Calls:
         """Return the calls for the rows of a chunk, each with the number of its input."""
