@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import math
 
 import pyarrow as pa
@@ -122,7 +123,7 @@ def test_a_key_of_several_chunks_and_nan_end_once(one_backend, monkeypatch):
         ]
 
 
-def run_whole(function, rows, *, at_end=AtEnd.EPOCH, event_time=None):
+def run_whole(function, rows, *, at_end=AtEnd.EPOCH, event_time=None, watermark=None, watermark_after=None):
     """Return the output of a task that reads all rows of an epoch and ends it."""
     space = KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 7), 8)
     backend = KeyedStateBackend.open(backend_of("heap-cow"), space)
@@ -144,7 +145,16 @@ def run_whole(function, rows, *, at_end=AtEnd.EPOCH, event_time=None):
             ),
         )
         operator.open()
-        made = operator.process(iter([batch.append_column("group", groups)]), at_end)
+
+        def advance(mark):
+            if mark is not None:
+                backend.advance_watermark(mark)
+            yield from ()
+
+        made = itertools.chain(
+            advance(watermark),
+            operator.process(iter([batch.append_column("group", groups)]), at_end, advance(watermark_after)),
+        )
         return [tuple(row.values()) for batch in made for row in batch.to_pylist()]
 
 
@@ -158,15 +168,32 @@ def test_keys_whose_rows_are_cut_into_chunks_end_once_and_in_their_order(monkeyp
     assert run_whole(WithoutTimers(), rows) == ended
 
 
-def test_an_epoch_that_is_read_at_once_ends_after_timers_and_with_the_largest_event_time():
-    class Timed(Balance):
-        def end_epoch(self, ctx):
-            yield ctx.key, "end", ctx.timestamp
-
+def test_the_epochs_of_keys_end_after_timers_that_their_rows_register():
     now = int(NOON.timestamp() * 1000)
-    rows = [("a", -1, NOON), ("b", 2, NOON + dt.timedelta(seconds=5)), ("a", 3, NOON)]
-    made = run_whole(Timed(), rows * 300, at_end=AtEnd.DRAINED, event_time=ks.EventTime("ts", delay=0))
-    assert made[-3:] == [("a", "timer", now + 1000), ("a", "end", now + 5000), ("b", "end", now + 5000)]
+    rows = [("a", -1, NOON), ("b", 2, NOON)] * 600
+    made = run_whole(Balance(), rows, watermark=now + 1000, event_time=ks.EventTime("ts"))
+    assert made[-3:] == [("a", "timer", now + 1000), ("a", "end", -600), ("b", "end", 1200)]
+
+
+def test_the_epochs_of_keys_end_with_the_watermark_after_all_rows():
+    class Watermark(WithoutTimers):
+        def end_epoch(self, ctx):
+            return [(ctx.key, "end", ctx.watermark)]
+
+    rows = [("a", 1, NOON), ("b", 2, NOON)] * 600
+    made = run_whole(Watermark(), rows, watermark=5, watermark_after=7, event_time=ks.EventTime("ts"))
+    assert made == [("a", "end", 7), ("b", "end", 7)]
+
+
+def test_a_wrong_row_names_its_key_after_full_batches_of_earlier_keys(monkeypatch):
+    monkeypatch.setattr(row_runners, "OUTPUT_BATCH_ROWS", 2)
+
+    class Wrong(WithoutTimers):
+        def process(self, row, ctx):
+            return [(ctx.key, "row", "none" if ctx.key == "d" else 1)]
+
+    with pytest.raises(OutputRowError, match="'d'"):
+        run_whole(Wrong(), [(key, 1) for key in "abcdefg"])
 
 
 @pytest.mark.parametrize(("at_end", "mark"), [(AtEnd.EPOCH, BEFORE_TIME), (AtEnd.DRAINED, END_OF_TIME)])

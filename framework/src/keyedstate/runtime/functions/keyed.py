@@ -299,9 +299,9 @@ class KeyedProcessFunction(KeyedFunction, Generic[R]):
 
         Called once for each key that had a row or a timer in the epoch, in the order in which they came. Rows
         of other keys may come later. Where its own may, or timers, the task remembers the keys until then. It
-        may change state and register timers; those that are due
-        fire in a later epoch. At the end of a batch DataFrame it is called after all timers, and timers that
-        it registers never fire. Without this method nothing is remembered.
+        may change state and register timers; those that are due fire in a later epoch. At the end of a batch
+        DataFrame it is called after all timers, and timers that it registers never fire. Without this method
+        nothing is remembered.
 
         Parameters
         ----------
