@@ -13,7 +13,7 @@ from support.backends import backend_of
 
 import keyedstate as ks
 from keyedstate import local
-from keyedstate.errors import InvalidFunctionError, OutputRowError, UserFunctionError
+from keyedstate.errors import InvalidFunctionError, OutputRowError, OutputTypeError, UserFunctionError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.murmur3 import key_groups
 from keyedstate.runtime import key_runs
@@ -192,7 +192,7 @@ def test_a_wrong_row_names_its_key_after_full_batches_of_earlier_keys(monkeypatc
         def process(self, row, ctx):
             return [(ctx.key, "row", "none" if ctx.key == "d" else 1)]
 
-    with pytest.raises(OutputRowError, match="'d'"):
+    with pytest.raises(OutputTypeError, match="key 'd'"):
         run_whole(Wrong(), [(key, 1) for key in "abcdefg"])
 
 
