@@ -32,9 +32,24 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 INNER = types.row_of({"a": types.nullable(types.INT16), "b": types.STRING})
 VALUES[types.tuple_of(types.INT32, types.STRING)] = st.tuples(VALUES[types.INT32], VALUES[types.STRING])
 VALUES[INNER] = st.builds(INNER.python_type, st.none() | VALUES[types.INT16], VALUES[types.STRING])
+for element in (types.INT64, types.STRING, types.TIMESTAMP, INNER):
+    VALUES[types.list_of(element)] = st.lists(VALUES[element], max_size=3)
+VALUES[types.list_of(types.list_of(INNER))] = st.lists(VALUES[types.list_of(INNER)], max_size=2)
 #: Of other types than those that a field may have.
 WRONG = st.sampled_from(
-    [None, 2**70, 1.5, b"x", "\ud800", True, dt.datetime(2026, 1, 1), dt.date(2026, 1, 1)]
+    [
+        None,
+        2**70,
+        1.5,
+        b"x",
+        "\ud800",
+        True,
+        dt.datetime(2026, 1, 1),
+        dt.date(2026, 1, 1),
+        [None],
+        [[2**70]],
+        (),
+    ]
 )
 
 
@@ -151,10 +166,14 @@ def test_lists_of_rows_are_written_and_read_as_by_the_loop_over_their_fields(
 def test_lists_of_what_has_compiled_code_have_it():
     element = types.row_of({"a": types.INT64, "at": types.TIMESTAMP})
     rows = [element.python_type(n, dt.datetime(2026, 1, 1, tzinfo=UTC)) for n in range(3)]
-    for known in (types.list_of(element), types.list_of(types.tuple_of(types.INT64, types.TIMESTAMP))):
-        values = rows if known.element_serializer is element else list(map(tuple, rows))
-        assert known._coder.list_from_bytes(known._coder.list_to_bytes(values)) == values
-    for unknown in (types.INT64, types.list_of(element), types.nullable(element)):
+    for known, values in {
+        types.list_of(element): rows,
+        types.list_of(types.tuple_of(types.INT64, types.TIMESTAMP)): list(map(tuple, rows)),
+        types.list_of(types.list_of(element)): [rows, [], rows],
+        types.list_of(types.STRING): ["a", "", "ä"],
+    }.items():
+        assert known._coder.from_bytes(known._coder.to_bytes(values)) == values
+    for unknown in (types.FLOAT32, types.nullable(element), types.map_of(types.STRING, types.INT64)):
         assert types.list_of(unknown)._coder is None
 
 
@@ -171,12 +190,13 @@ def test_compiled_code_writes_and_reads_rows_tuples_and_accumulators_of_its_type
     nullable = {name: types.nullable(field) for name, field in fields.items()}
     known = [types.row_of(fields), types.row_of(nullable), types.tuple_of(*fields.values())]
     known += [types.tuple_of(*[types.INT8] * 100), types.accumulators_of({"n": types.nullable(types.INT64)})]
+    known += [types.accumulators_of({"top": types.nullable(types.list_of(types.row_of(fields)))})]
     unknown = [types.row_of({"a": types.FLOAT32}), types.tuple_of(types.nullable(types.INT8))]
     unknown += [
-        types.tuple_of(types.list_of(types.INT8)),
+        types.tuple_of(types.set_of(types.INT8)),
         types.row_of({f"c{n}": types.INT8 for n in range(63)}),
     ]
-    assert [serializer._coder is not None for serializer in known + unknown] == [True] * 5 + [False] * 4
+    assert [serializer._coder is not None for serializer in known + unknown] == [True] * 6 + [False] * 4
 
 
 def test_tuples_that_are_read_have_the_hash_of_equal_ones():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyedstate.row_path import plain
 
 #: That of `compiled.pyx`.
-_REVISION = 10
+_REVISION = 11
 
 
 def _compiled() -> Any:

@@ -1,4 +1,4 @@
-# The bytes of rows and tuples of scalars for `keyedstate.types.contract.compiled_bytes`.
+# The bytes of rows, tuples and lists of scalars for `keyedstate.types.contract.compiled_bytes`.
 # Part of `compiled.pyx`.
 #
 # A row in an ordered store is bytes, and a function of Python for each kind of row takes ten times as long.
@@ -19,7 +19,7 @@ cdef extern from "Python.h":
     object PyUnicode_FromKindAndData(int kind, const void* data, Py_ssize_t size)
 
 cdef enum:
-    INT8, INT16, INT32, INT64, FLOAT64, BOOLEAN, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ, FIELDS
+    INT8, INT16, INT32, INT64, FLOAT64, BOOLEAN, STRING, DATE, TIMESTAMP, TIMESTAMP_NTZ, PARTS
 
 _CODES = {
     "int8": INT8,
@@ -200,14 +200,14 @@ cdef object _take_instant(_Source* source, object zone):
 
 
 cdef class _Coder:
-    """Writes and reads tuples of one class."""
+    """Writes and reads tuples of one class, or lists, whose one field is that of each element."""
 
     cdef object _cls
     cdef Py_ssize_t _width
     #: Of the mask of a row; 0 of a tuple, which has none.
     cdef int _mask_bytes, _padding
     cdef bytes _kinds, _nullable
-    #: Of FIELDS.
+    #: Of PARTS.
     cdef list _inner
 
     def __init__(self, cls, int mask_bytes, int padding, list fields):
@@ -215,16 +215,62 @@ cdef class _Coder:
         kinds, nullable, self._inner = [], [], []
         for kind, may_be_null in fields:
             self._inner.append(_Coder(*kind) if type(kind) is tuple else None)
-            kinds.append(FIELDS if type(kind) is tuple else _CODES[kind])
+            kinds.append(PARTS if type(kind) is tuple else _CODES[kind])
             nullable.append(may_be_null)
         self._kinds, self._nullable = bytes(kinds), bytes(nullable)
 
-    cdef bint put(self, object row) except -1:
-        """Append a row; return whether it could be written."""
+    cdef inline bint put_part(self, Py_ssize_t index, object value) except -1:
+        """Append a field or an element; return whether it could be written."""
+        cdef int kind = (<const uint8_t*>PyBytes_AS_STRING(self._kinds))[index]
+        if kind == PARTS:
+            return (<_Coder>PyList_GET_ITEM(self._inner, index)).put(value)
+        return _put_scalar(kind, value)
+
+    cdef inline object take_part(self, Py_ssize_t index, _Source* source):
+        """Read a field or an element; return None where it could not be read."""
+        cdef int kind = (<const uint8_t*>PyBytes_AS_STRING(self._kinds))[index]
+        if kind == PARTS:
+            return (<_Coder>PyList_GET_ITEM(self._inner, index)).take(source)
+        return _take_scalar(kind, source)
+
+    cdef bint put(self, object value) except -1:
+        """Append a value; return whether it could be written."""
+        return self.put_list(value) if self._cls is list else self.put_row(value)
+
+    cdef object take(self, _Source* source):
+        """Read a value; return None where it could not be read."""
+        return self.take_list(source) if self._cls is list else self.take_row(source)
+
+    cdef bint put_list(self, object values) except -1:
+        cdef Py_ssize_t index
+        if not PyList_CheckExact(values) or PyList_GET_SIZE(values) > 0x7FFFFFFF or not _make_room(4):
+            return False
+        _put(<uint64_t>PyList_GET_SIZE(values), 4)
+        for index in range(PyList_GET_SIZE(values)):
+            if not self.put_part(0, <object>PyList_GET_ITEM(values, index)):
+                return False
+        return True
+
+    cdef object take_list(self, _Source* source):
+        cdef uint64_t count, index
+        if not _has(source, 4):
+            return None
+        count = _take(source, 4)
+        # Values of no bytes would be made without end.
+        if count > <uint64_t>(source.end - source.at):
+            return None
+        values = []
+        for index in range(count):
+            value = self.take_part(0, source)
+            if value is None:
+                return None
+            values.append(value)
+        return values
+
+    cdef bint put_row(self, object row) except -1:
         cdef Py_ssize_t index
         cdef uint64_t mask = 0
         cdef PyObject* value
-        cdef const uint8_t* kinds = <const uint8_t*>PyBytes_AS_STRING(self._kinds)
         cdef const uint8_t* nullable = <const uint8_t*>PyBytes_AS_STRING(self._nullable)
         if Py_TYPE(row) is not <PyTypeObject*>self._cls or PyTuple_GET_SIZE(row) != self._width:
             return False
@@ -242,18 +288,13 @@ cdef class _Coder:
             value = PyTuple_GET_ITEM(row, index)
             if self._mask_bytes and <object>value is None:
                 continue
-            if kinds[index] == FIELDS:
-                if not (<_Coder>PyList_GET_ITEM(self._inner, index)).put(<object>value):
-                    return False
-            elif not _put_scalar(kinds[index], <object>value):
+            if not self.put_part(index, <object>value):
                 return False
         return True
 
-    cdef object take(self, _Source* source):
-        """Read a row; return None where it could not be read."""
+    cdef object take_row(self, _Source* source):
         cdef Py_ssize_t index
         cdef uint64_t mask = 0
-        cdef const uint8_t* kinds = <const uint8_t*>PyBytes_AS_STRING(self._kinds)
         cdef const uint8_t* nullable = <const uint8_t*>PyBytes_AS_STRING(self._nullable)
         if self._mask_bytes:
             if not _has(source, self._mask_bytes):
@@ -270,10 +311,7 @@ cdef class _Coder:
                     return None
                 value = None
             else:
-                if kinds[index] == FIELDS:
-                    value = (<_Coder>PyList_GET_ITEM(self._inner, index)).take(source)
-                else:
-                    value = _take_scalar(kinds[index], source)
+                value = self.take_part(index, source)
                 if value is None:
                     return None
             Py_INCREF(<PyObject*>value)
@@ -306,46 +344,6 @@ cdef class _Coder:
         value = self.take(&source)
         _end()
         return value if source.at == source.end else None
-
-    def list_to_bytes(self, values):
-        """Return the bytes of a list of values: their number, and each of them; None as `to_bytes`."""
-        cdef Py_ssize_t count, index
-        if not PyList_CheckExact(values):
-            return None
-        count = PyList_GET_SIZE(values)
-        _begin()
-        if count > 0x7FFFFFFF or not _make_room(4):
-            return None
-        _put(<uint64_t>count, 4)
-        for index in range(count):
-            if not self.put(<object>PyList_GET_ITEM(values, index)):
-                _end()
-                return None
-        made = PyBytes_FromStringAndSize(<char*>_out.data, _out.size)
-        _end()
-        return made
-
-    def list_from_bytes(self, data):
-        """Return the list of values of bytes that hold exactly one; None as `to_bytes`."""
-        cdef _Source source
-        cdef uint64_t count, index
-        if not PyBytes_CheckExact(data):
-            return None
-        source.data, source.at, source.end = <const uint8_t*>PyBytes_AS_STRING(data), 0, PyBytes_GET_SIZE(data)
-        if not _has(&source, 4):
-            return None
-        count = _take(&source, 4)
-        # Values of no bytes would be made without end.
-        if count > <uint64_t>source.end:
-            return None
-        values = []
-        for index in range(count):
-            value = self.take(&source)
-            if value is None:
-                break
-            values.append(value)
-        _end()
-        return values if source.at == source.end and <uint64_t>PyList_GET_SIZE(values) == count else None
 
 
 cdef bint _put_scalar(int kind, object value) except -1:

@@ -49,7 +49,7 @@ cdef extern from *:
     Py_ssize_t keyedstate_offset(object member)
 
 #: Raised with every change of what the callers need: `keyedstate.row_path` has the same number.
-REVISION = 10
+REVISION = 11
 
 
 # -- hashes of keys ------------------------------------------------------------------------------------------

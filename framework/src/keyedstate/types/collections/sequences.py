@@ -84,13 +84,16 @@ class _ElementsSerializer(ContainerSerializer[C], Generic[C]):
 
 
 @restorable
-class ListSerializer(_ElementsSerializer["list[T]"], Generic[T]):
+class ListSerializer(CompiledBytes["list[T]"], _ElementsSerializer["list[T]"], Generic[T]):
     """Python lists; an Arrow list column."""
 
     type_name = "list"
     python_type = list
 
-    def serialize(self, value: list[T], out: DataOutputView) -> None:
+    def _fields(self) -> list[tuple[TypeSerializer[Any], bool]]:
+        return [(self.element_serializer, False)]
+
+    def _write(self, value: list[T], out: DataOutputView) -> None:
         if value.__class__ is not list:
             raise self.mismatch(value)
         out.write_int(len(value))
@@ -98,7 +101,7 @@ class ListSerializer(_ElementsSerializer["list[T]"], Generic[T]):
         for element in value:
             serialize(element, out)
 
-    def deserialize(self, source: DataInputView) -> list[T]:
+    def _read(self, source: DataInputView) -> list[T]:
         deserialize = self.element_serializer.deserialize
         return [deserialize(source) for _ in range(source.read_count())]
 
@@ -109,19 +112,12 @@ class ListSerializer(_ElementsSerializer["list[T]"], Generic[T]):
                 return struct.pack(f">i{len(value)}{code}", len(value), *value)
             except struct.error:  # a number that does not fit
                 pass
-        known = self._coder
-        made: bytes | None = None if known is None else known.list_to_bytes(value)
-        return super().to_bytes(value) if made is None else made
-
-    @cached_property
-    def _coder(self) -> Any:
-        """That of the elements, which are rows or tuples; None where these have none."""
-        element = self.element_serializer
-        return element._coder if isinstance(element, CompiledBytes) else None
+        return super().to_bytes(value)
 
     def to_bytes_many(self, values: Sequence[list[T]]) -> list[bytes]:
-        one_by_one = self.element_serializer.fixed_code is not None or self._coder is not None
-        return list(map(self.to_bytes, values)) if one_by_one else super().to_bytes_many(values)
+        if self.element_serializer.fixed_code is not None:
+            return list(map(self.to_bytes, values))
+        return super().to_bytes_many(values)
 
     def from_bytes(self, data: bytes | bytearray | memoryview) -> list[T]:
         code = self.element_serializer.fixed_code
@@ -131,9 +127,12 @@ class ListSerializer(_ElementsSerializer["list[T]"], Generic[T]):
                 found, *elements = struct.unpack(f">i{count}{code}", data)
                 if found == count:
                     return elements
-        known = self._coder
-        made: list[T] | None = None if known is None else known.list_from_bytes(data)
-        return super().from_bytes(data) if made is None else made
+        return super().from_bytes(data)
+
+    def from_bytes_many(self, data: Sequence[bytes]) -> list[list[T]]:
+        if self.element_serializer.fixed_code is not None:
+            return list(map(self.from_bytes, data))
+        return super().from_bytes_many(data)
 
     def read_dense(self, array: pa.Array) -> list[list[T]]:
         elements, bounds = self._read_elements(array)

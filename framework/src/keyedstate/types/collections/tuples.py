@@ -27,7 +27,9 @@ from keyedstate.types.contract.serializer import TypeSerializer
 
 
 @restorable
-class TupleSerializer(CompiledBytes, FieldsSerializer[tuple[Any, ...]], ContainerSerializer[tuple[Any, ...]]):
+class TupleSerializer(
+    CompiledBytes[tuple[Any, ...]], FieldsSerializer[tuple[Any, ...]], ContainerSerializer[tuple[Any, ...]]
+):
     """Python tuples of a fixed length; an Arrow struct column with the fields f0, f1 and so on.
 
     Columns are read by position: the names of their fields do not matter.

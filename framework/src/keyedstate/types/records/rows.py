@@ -64,7 +64,7 @@ def _row(names: tuple[str, ...], of: str, values: tuple[Any, ...]) -> tuple[Any,
 
 
 @restorable
-class RowSerializer(CompiledBytes, StructSerializer[tuple[Any, ...]]):
+class RowSerializer(CompiledBytes[tuple[Any, ...]], StructSerializer[tuple[Any, ...]]):
     """Rows, in columns an Arrow struct with the fields' own names.
 
     Make a row with ``serializer.python_type(1, "a")``, or keep one that a process function received.
