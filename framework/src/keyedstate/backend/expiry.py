@@ -23,7 +23,8 @@ class Expiry:
         Returns the present time in milliseconds; for the owner thread.
     live : callable
         Takes a stored value and returns what of it is not expired: the value itself where all is valid, None
-        where the entry may be dropped.
+        where the entry may be dropped. Of state that is neither a list nor a map, a tuple of the timestamp
+        alone is enough.
     """
 
     ttl_ms: int

@@ -7,7 +7,7 @@ of each value, element and value of a map begin with its timestamp (`keyedstate.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from struct import Struct
 from typing import Any, TypeAlias
@@ -52,6 +52,10 @@ class EntryCodec(ABC):
     def entries(self, rows: Iterable[Row]) -> Iterator[Entry]:
         """Yield the entries of rows in their order; `rows` must contain all rows of an entry."""
 
+    def aged(self, rows: Iterable[Row]) -> Iterator[Entry]:
+        """Yield entries with timestamps as `entries`, of a value at least what `Expiry.live` needs."""
+        return self.entries(rows)
+
     def read_many(self, reader: RowReader, addresses: Sequence[bytes]) -> list[Any]:
         """Return the values at several addresses, with None where there is no entry."""
         return [
@@ -87,12 +91,26 @@ class ValueCodec(EntryCodec):
         return {address: self.encode(value)}
 
     def entries(self, rows: Iterable[Row]) -> Iterator[Entry]:
+        return self._entries(rows, self.decode_many)
+
+    def aged(self, rows: Iterable[Row]) -> Iterator[Entry]:
+        return self._entries(rows, self._ages)
+
+    def _ages(self, data: Sequence[bytes]) -> list[Any]:
+        """Return the timestamps of rows, without the values, which live or expire as a whole."""
+        if min(map(len, data)) < _STAMP.size:
+            return self.decode_many(data)
+        return list(map(_STAMP.unpack, [one[: _STAMP.size] for one in data]))
+
+    def _entries(
+        self, rows: Iterable[Row], decode_many: Callable[[Sequence[bytes]], Iterable[Any]]
+    ) -> Iterator[Entry]:
         rows, size = iter(rows), _FIRST_ROWS
         # A few at first: a caller often needs no more.
         while found := list(islice(rows, size)):
             addresses, data = transposed(found, 2)
             keys, namespaces = self.layout.parse_many(addresses)
-            yield from zip(addresses, keys, namespaces, self.decode_many(data), strict=True)
+            yield from zip(addresses, keys, namespaces, decode_many(data), strict=True)
             size = min(2 * size, _MOST_ROWS)
 
     def read_many(self, reader: RowReader, addresses: Sequence[bytes]) -> list[Any]:

@@ -233,8 +233,8 @@ class OrderedTable(
                 self.put(key_group, key, namespace, living)
 
     def _swept_from(self, row: bytes) -> Iterator[Entry]:
-        """Yield the entries of a pass from a row on; an empty row begins the pass."""
-        return self._entries_from(row)
+        """Yield the entries of a pass from a row on, as `EntryCodec.aged`; an empty row begins the pass."""
+        return self.codec.aged(self.buffer.scan_all(row))
 
     # -- other serializers -------------------------------------------------------------------------
 

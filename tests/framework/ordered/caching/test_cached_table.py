@@ -14,6 +14,8 @@ from ordered_dict_space import DictSpace
 
 from keyedstate import types
 from keyedstate.backend import EntryBatch, Expiry, StateKind, StateMeta
+from keyedstate.errors import CorruptDataError
+from keyedstate.errors import CorruptDataError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import ObjectMemory, WriteBuffer, create_ordered_table
 from keyedstate.ordered.caching.table import CachedValueTable
@@ -295,6 +297,36 @@ def test_entries_that_expire_leave_the_rows_also_where_they_never_left_the_cache
         table.drop_expired()
     table.write_back()
     assert space.rows == {}
+
+
+@pytest.mark.parametrize("cached_bytes", [0, 1 << 20])
+def test_the_clean_up_of_values_reads_only_their_timestamps(
+    cached_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = types.TtlSerializer(types.FLOAT64, "processing")
+    expiry = Expiry(100, lambda: 0, lambda stored: stored if stored[0] > 0 else None)
+    meta = StateMeta("timed", StateKind.VALUE, types.INT64, types.VOID, timed, expiry=expiry)
+    table, space = table_of(meta, cached_bytes)
+    for key in range(50):
+        table.put(group_of(key), key, VOID, (key % 2, float(key)))
+    table.write_back()
+    monkeypatch.setattr(type(timed.value_serializer), "from_bytes", None)
+    monkeypatch.setattr(type(timed.value_serializer), "from_bytes_many", None)
+    table.drop_expired()
+    table.write_back()
+    assert len(space.rows) == 25
+
+
+def test_a_row_too_short_for_a_timestamp_is_reported_by_the_clean_up() -> None:
+    timed = types.TtlSerializer(types.INT64, "processing")
+    expiry = Expiry(100, lambda: 0, lambda stored: stored)
+    meta = StateMeta("timed", StateKind.VALUE, types.INT64, types.VOID, timed, expiry=expiry)
+    table, space = table_of(meta, 0)
+    table.put(1, 1, VOID, (5, 6))
+    table.write_back()
+    space.rows = {row: data[:5] for row, data in space.rows.items()}
+    with pytest.raises(CorruptDataError):
+        table.drop_expired()
 
 
 def test_entries_are_read_as_what_the_program_declares_after_a_change_of_type() -> None:

@@ -85,8 +85,8 @@ class CachedEntries(TableSnapshot[Any, Any, Any]):
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
         stored = groups_with_rows(self._codec.layout, self._copy, key_groups)
-        cached = (group for group in self._groups.tolist() if group in key_groups)
-        return sorted({*stored, *cached})
+        cached = np.unique(self._groups).tolist()
+        return sorted({*stored, *(group for group in cached if group in key_groups)})
 
     def release(self) -> None:
         self._keys, self._values, self._groups, self._order = [], [], self._groups[:0], None

@@ -278,9 +278,10 @@ class CachedValueTable(ValueTable[K, N, V]):
     def _swept_from(self, row: bytes) -> Iterator[Entry]:
         """Yield the entries of a pass, but those that were changed since it began."""
         if not row:
-            return self._entries_from(row)
+            self.cache.write_back()
+            return super()._swept_from(row)
         dirty, by_key = self.cache.dirty, self._by_key
-        entries = super()._entries_from(row)
+        entries = super()._swept_from(row)
         return (entry for entry in entries if (entry[1] if by_key else (entry[2], entry[1])) not in dirty)
 
     # -- snapshots, restores, changes -----------------------------------------------------------------------
