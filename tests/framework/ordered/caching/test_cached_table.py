@@ -15,7 +15,6 @@ from ordered_dict_space import DictSpace
 from keyedstate import types
 from keyedstate.backend import EntryBatch, Expiry, StateKind, StateMeta
 from keyedstate.errors import CorruptDataError
-from keyedstate.errors import CorruptDataError
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered import ObjectMemory, WriteBuffer, create_ordered_table
 from keyedstate.ordered.caching.table import CachedValueTable
