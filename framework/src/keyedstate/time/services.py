@@ -26,6 +26,11 @@ class TimerServices:
         self._services: dict[str, TimerService] = {}
         backend.write_back = self._write_back
 
+    @property
+    def has_services(self) -> bool:
+        """Whether any timer may exist."""
+        return bool(self._services)
+
     def service(
         self,
         name: str,

@@ -185,6 +185,26 @@ def test_the_epochs_of_keys_end_with_the_watermark_after_all_rows():
     assert made == [("a", "end", 7), ("b", "end", 7)]
 
 
+def test_large_rows_do_not_wait_for_many_others(monkeypatch):
+    monkeypatch.setattr(key_runs, "ROWS_AT_ONCE", 2)
+    sizes = []
+
+    class Text(WithoutTimers):
+        def end_epoch(self, ctx):
+            return [(ctx.key, "x" * 1000, 1)]
+
+    emit = row_runners.RowOperator._emit
+
+    def noted(self, output):
+        sizes.append(len(output.rows))
+        return emit(self, output)
+
+    monkeypatch.setattr(row_runners.RowOperator, "_emit", noted)
+    rows = [(f"{number:04}", 1) for number in range(40)]
+    assert len(run_whole(Text(), rows)) == 40
+    assert sum(sizes) == 40 and max(sizes) <= 2 * row_runners.OUTPUT_CHUNKS
+
+
 def test_a_wrong_row_names_its_key_after_full_batches_of_earlier_keys(monkeypatch):
     monkeypatch.setattr(row_runners, "OUTPUT_BATCH_ROWS", 2)
 

@@ -297,8 +297,9 @@ class KeyedProcessFunction(KeyedFunction, Generic[R]):
     def end_epoch(self, ctx: Context) -> Iterable[Any] | None:
         """End the epoch of one key, after its rows and timers; returns rows as `process`.
 
-        Called once for each key that had a row or a timer in the epoch, in the order in which they came. Rows
-        of other keys may come later. Where its own may, or timers, the task remembers the keys until then. It
+        Called once for each key that had a row or a timer in the epoch, in the order in which they came. The
+        task remembers the keys until the end of the epoch if later rows or timers of these keys are possible.
+        Otherwise it calls this method after the last rows of the key, and rows of other keys may follow. It
         may change state and register timers; those that are due fire in a later epoch. At the end of a batch
         DataFrame it is called after all timers, and timers that it registers never fire. Without this method
         nothing is remembered.

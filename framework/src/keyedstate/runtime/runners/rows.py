@@ -43,6 +43,8 @@ from keyedstate.time import Timer, TimerTarget
 #: Rows and bytes that are joined to be grouped by key.
 GROUPED_ROWS = 131_072
 GROUPED_BYTES = 16 << 20
+#: Chunks of rows whose output may become one batch: rows of any size wait until then, and the chunks' keys.
+OUTPUT_CHUNKS = 5
 #: Results that are one row where rows are expected: iterating over them would yield its fields.
 _SINGLE_ROWS = frozenset((tuple, dict, str, bytes))
 
@@ -67,6 +69,7 @@ class _Output:
         self.keys: list[Any] = []
         #: The number of rows after those of each key.
         self.ends: list[int] = []
+        self.chunks = 0
 
     def key_of(self, row: int) -> Any:
         """Return the key of a row by its number; None without keys."""
@@ -77,6 +80,7 @@ class _Output:
         self.rows.clear()
         self.keys.clear()
         self.ends.clear()
+        self.chunks = 0
 
 
 class RowOperator(KeyedOperator):
@@ -126,8 +130,8 @@ class RowOperator(KeyedOperator):
         until_end = until_end and self._may_end_early()
         if until_end:
             # Where there is a second group, a key may have rows in both.
-            first = list(islice(groups, 2))
-            until_end, groups = len(first) == 1, chain(first, groups)
+            known = list(islice(groups, 2))
+            until_end, groups = len(known) == 1, chain(_taken(known), groups)
         output = _Output()
         for batch in groups:
             self._note_event_times(batch)
@@ -141,7 +145,7 @@ class RowOperator(KeyedOperator):
 
         No timer comes after the key's rows, and nothing of the epoch's end is known later than they are.
         """
-        return self._touched is not None and self._user_timers is None and not self._has_event_time
+        return self._touched == {} and not self._timers.has_services and not self._has_event_time
 
     def _calls(self, some: KeyRuns) -> _Calls:
         """Return the calls for the rows of a chunk."""
@@ -203,10 +207,9 @@ class RowOperator(KeyedOperator):
         finally:
             backend.end_write_behind()
         backend.balance_memory()
-        if len(output.rows) >= ROWS_AT_ONCE:
-            yield self._emit(output)
-        elif not output.rows:
-            output.clear()
+        output.chunks += 1
+        if len(output.rows) >= ROWS_AT_ONCE or output.chunks >= OUTPUT_CHUNKS:
+            yield from self._emit_rest(output)
         yield from self._take_side_rows()
 
     def _call(self, some: KeySequence, calls: _Calls, output: _Output) -> Iterator[pa.RecordBatch]:
@@ -370,6 +373,12 @@ class ConnectedOperator(RowOperator):
         self._note_times(times, missing, name)
         found: list[int | None] = pa.array(times, mask=missing).to_pylist()
         return found
+
+
+def _taken(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a list, and take each out, so that it is freed when its reader drops it."""
+    while batches:
+        yield batches.pop(0)
 
 
 def _in_order(numbers: Iterable[int], inputs: Sequence[Iterator[Any]]) -> Iterator[Any]:
