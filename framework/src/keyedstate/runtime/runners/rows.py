@@ -42,7 +42,7 @@ from keyedstate.time import Timer, TimerTarget
 
 #: Rows and bytes that are joined to be grouped by key.
 GROUPED_ROWS = 131_072
-GROUPED_BYTES = 16 << 20
+GROUPED_BYTES = 6 << 20
 #: Chunks of rows whose output may become one batch: rows of any size wait until then, and the chunks' keys.
 OUTPUT_CHUNKS = 5
 #: Results that are one row where rows are expected: iterating over them would yield its fields.
