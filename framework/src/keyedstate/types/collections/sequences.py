@@ -83,8 +83,36 @@ class _ElementsSerializer(ContainerSerializer[C], Generic[C]):
         )
 
 
+class _PackedLists(_ElementsSerializer["list[T]"], Generic[T]):
+    """The bytes of lists of numbers of one size by the struct module, where compiled code makes none."""
+
+    def to_bytes(self, value: list[T]) -> bytes:
+        code = self.element_serializer.fixed_code
+        if code and value.__class__ is list and are_plain_numbers(code, value):
+            try:
+                return struct.pack(f">i{len(value)}{code}", len(value), *value)
+            except struct.error:  # a number that does not fit
+                pass
+        return super().to_bytes(value)
+
+    def to_bytes_many(self, values: Sequence[list[T]]) -> list[bytes]:
+        if self.element_serializer.fixed_code is None:
+            return super().to_bytes_many(values)
+        return list(map(self.to_bytes, values))
+
+    def from_bytes(self, data: bytes | bytearray | memoryview) -> list[T]:
+        code = self.element_serializer.fixed_code
+        if code:
+            count, rest = divmod(len(data) - _COUNT_BYTES, struct.calcsize(f">{code}"))
+            if count >= 0 and not rest:
+                found, *elements = struct.unpack(f">i{count}{code}", data)
+                if found == count:
+                    return elements
+        return super().from_bytes(data)
+
+
 @restorable
-class ListSerializer(CompiledBytes["list[T]"], _ElementsSerializer["list[T]"], Generic[T]):
+class ListSerializer(CompiledBytes["list[T]"], _PackedLists[T], Generic[T]):
     """Python lists; an Arrow list column."""
 
     type_name = "list"
@@ -104,35 +132,6 @@ class ListSerializer(CompiledBytes["list[T]"], _ElementsSerializer["list[T]"], G
     def _read(self, source: DataInputView) -> list[T]:
         deserialize = self.element_serializer.deserialize
         return [deserialize(source) for _ in range(source.read_count())]
-
-    def to_bytes(self, value: list[T]) -> bytes:
-        code = self.element_serializer.fixed_code
-        if code and value.__class__ is list and are_plain_numbers(code, value):
-            try:
-                return struct.pack(f">i{len(value)}{code}", len(value), *value)
-            except struct.error:  # a number that does not fit
-                pass
-        return super().to_bytes(value)
-
-    def to_bytes_many(self, values: Sequence[list[T]]) -> list[bytes]:
-        if self.element_serializer.fixed_code is not None:
-            return list(map(self.to_bytes, values))
-        return super().to_bytes_many(values)
-
-    def from_bytes(self, data: bytes | bytearray | memoryview) -> list[T]:
-        code = self.element_serializer.fixed_code
-        if code:
-            count, rest = divmod(len(data) - _COUNT_BYTES, struct.calcsize(f">{code}"))
-            if count >= 0 and not rest:
-                found, *elements = struct.unpack(f">i{count}{code}", data)
-                if found == count:
-                    return elements
-        return super().from_bytes(data)
-
-    def from_bytes_many(self, data: Sequence[bytes]) -> list[list[T]]:
-        if self.element_serializer.fixed_code is not None:
-            return list(map(self.from_bytes, data))
-        return super().from_bytes_many(data)
 
     def read_dense(self, array: pa.Array) -> list[list[T]]:
         elements, bounds = self._read_elements(array)
