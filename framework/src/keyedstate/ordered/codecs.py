@@ -100,7 +100,7 @@ class ValueCodec(EntryCodec):
         """Return the timestamps of rows, without the values, which live or expire as a whole."""
         if min(map(len, data)) < _STAMP.size:
             return self.decode_many(data)
-        return list(map(_STAMP.unpack, [one[: _STAMP.size] for one in data]))
+        return list(map(_STAMP.unpack_from, data))
 
     def _entries(
         self, rows: Iterable[Row], decode_many: Callable[[Sequence[bytes]], Iterable[Any]]

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import itertools
 import math
+import weakref
 
 import pyarrow as pa
 import pytest
@@ -26,6 +27,7 @@ from keyedstate.state.clock import BEFORE_TIME, END_OF_TIME
 from keyedstate.state.registry.chosen_backend import KeySpace
 from keyedstate.state.registry.keyed_backend import KeyedStateBackend
 from keyedstate.testing import Harness, Input
+from keyedstate.types import VOID_NAMESPACE
 
 SCHEMA, OUTPUT = "k string, n long", "k string, step string, n long"
 NOON = dt.datetime(2026, 7, 1, 12, tzinfo=dt.timezone.utc)
@@ -123,39 +125,45 @@ def test_a_key_of_several_chunks_and_nan_end_once(one_backend, monkeypatch):
         ]
 
 
+@contextlib.contextmanager
+def opened(function, event_time=None):
+    """Open the operator of a task of Spark in an epoch, and give what makes its batches of rows."""
+    space = KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 7), 8)
+    output = pa.schema([("k", pa.string()), ("step", pa.string()), ("n", pa.int64())])
+    with contextlib.closing(KeyedStateBackend.open(backend_of("heap-cow"), space)) as backend:
+        spec = OperatorSpec(
+            key_columns=["k"],
+            key_group_column="group",
+            output=OutputSchema(output),
+            epoch=4,
+            event_time=event_time,
+        )
+        operator = keyed_operator(function, backend, spec)
+        operator.open()
+        yield operator, backend
+
+
+def batch_of(rows):
+    columns = [pa.array(column) for column in zip(*rows, strict=True)]
+    batch = pa.record_batch(columns, names=["k", "n", "ts"][: len(columns)])
+    return batch.append_column("group", pa.array(key_groups([batch.column("k")], 8)))
+
+
+def rows_of(batches):
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
 def run_whole(function, rows, *, at_end=AtEnd.EPOCH, event_time=None, watermark=None, watermark_after=None):
     """Return the output of a task that reads all rows of an epoch and ends it."""
-    space = KeySpace(key_serializer_for([pa.string()]), KeyGroupRange(0, 7), 8)
-    backend = KeyedStateBackend.open(backend_of("heap-cow"), space)
-    with contextlib.closing(backend):
-        columns = [pa.array(column) for column in zip(*rows, strict=True)]
-        batch = pa.record_batch(columns, names=["k", "n", "ts"][: len(columns)])
-        groups = pa.array(key_groups([batch.column("k")], 8))
-        operator = keyed_operator(
-            function,
-            backend,
-            OperatorSpec(
-                key_columns=["k"],
-                key_group_column="group",
-                output=OutputSchema(
-                    pa.schema([("k", pa.string()), ("step", pa.string()), ("n", pa.int64())])
-                ),
-                epoch=4,
-                event_time=event_time,
-            ),
-        )
-        operator.open()
+    with opened(function, event_time) as (operator, backend):
 
         def advance(mark):
             if mark is not None:
                 backend.advance_watermark(mark)
             yield from ()
 
-        made = itertools.chain(
-            advance(watermark),
-            operator.process(iter([batch.append_column("group", groups)]), at_end, advance(watermark_after)),
-        )
-        return [tuple(row.values()) for batch in made for row in batch.to_pylist()]
+        made = operator.process(iter([batch_of(rows)]), at_end, advance(watermark_after))
+        return rows_of(itertools.chain(advance(watermark), made))
 
 
 def test_keys_whose_rows_are_cut_into_chunks_end_once_and_in_their_order(monkeypatch):
@@ -187,22 +195,54 @@ def test_the_epochs_of_keys_end_with_the_watermark_after_all_rows():
 
 def test_large_rows_do_not_wait_for_many_others(monkeypatch):
     monkeypatch.setattr(key_runs, "ROWS_AT_ONCE", 2)
-    sizes = []
+    monkeypatch.setattr(row_runners, "OUTPUT_BYTES", 1)  # batches leave as they are made
 
     class Text(WithoutTimers):
         def end_epoch(self, ctx):
             return [(ctx.key, "x" * 1000, 1)]
 
-    emit = row_runners.RowOperator._emit
-
-    def noted(self, output):
-        sizes.append(len(output.rows))
-        return emit(self, output)
-
-    monkeypatch.setattr(row_runners.RowOperator, "_emit", noted)
-    rows = [(f"{number:04}", 1) for number in range(40)]
-    assert len(run_whole(Text(), rows)) == 40
+    with opened(Text()) as (operator, _):
+        made = operator.process(iter([batch_of([(f"{number:04}", 1) for number in range(40)])]))
+        sizes = [batch.num_rows for batch in made]
     assert sum(sizes) == 40 and max(sizes) <= 2 * row_runners.OUTPUT_CHUNKS
+
+
+def test_keys_with_rows_before_the_last_ones_end_once():
+    with opened(WithoutTimers()) as (operator, _):
+        rows = [("a", 1), ("b", 1)] * 600
+        assert rows_of(operator.process_rows(iter([batch_of(rows)]))) == []
+        assert rows_of(operator.process(iter([batch_of(rows)]))) == [("a", "end", 1200), ("b", "end", 1200)]
+
+
+def test_keys_end_once_and_after_the_timers_of_a_service_of_the_function():
+    class Serviced(WithoutTimers):
+        def open(self, ctx):
+            self.service = ctx._timers.service("own", self)
+
+        def process(self, row, ctx):
+            self.service.register_processing_time_timer(VOID_NAMESPACE, 1)
+
+        def on_processing_time(self, timer):
+            return [(timer.key, "timer", timer.time)]
+
+    made = run_whole(Serviced(), [("a", 1)] * 1200)
+    assert made == [("a", "timer", 1), ("a", "end", 0)]
+
+
+def test_rows_that_are_read_ahead_are_freed_before_the_epoch_ends(monkeypatch):
+    monkeypatch.setattr(row_runners, "GROUPED_ROWS", 1)
+    read = []
+
+    def batches():
+        for number in range(6):
+            batch = batch_of([(f"{number}", 1)] * 1200)
+            read.append(weakref.ref(batch))
+            yield batch
+            del batch
+            assert sum(one() is not None for one in read) <= 3
+
+    with opened(WithoutTimers()) as (operator, _):
+        assert len(rows_of(operator.process(batches()))) == 6
 
 
 def test_a_wrong_row_names_its_key_after_full_batches_of_earlier_keys(monkeypatch):

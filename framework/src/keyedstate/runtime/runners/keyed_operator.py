@@ -82,7 +82,6 @@ class KeyedOperator(ABC):
         self._began = False
         self._time_column = None if spec.event_time is None else spec.event_time.column
         self._input_column = None if spec.event_time is None else spec.event_time.inputs
-        self._has_event_time = spec.event_time is not None
         #: The rows of each connected input; empty for one input.
         self.rows_by_input: dict[str, int] = {}
         #: The same as `largest_event_time`, of each input.
@@ -99,10 +98,7 @@ class KeyedOperator(ABC):
 
     @abstractmethod
     def _process(self, batches: Iterator[pa.RecordBatch], *, until_end: bool) -> Iterator[pa.RecordBatch]:
-        """Run the function over batches that have rows; `until_end`: over all that the epoch still has.
-
-        Then nothing but the timers that are due comes between the last row and the end of the epoch.
-        """
+        """Run the function over batches that have rows; `until_end` is that of `process_rows`."""
 
     @abstractmethod
     def _process_one(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -191,19 +187,20 @@ class KeyedOperator(ABC):
         is not of the declared schema.
         """
         # Where all timers fire, time moves to its end before the epoch ends.
-        until_end = at_end in (AtEnd.EPOCH, AtEnd.NOTHING)
-        yield from self._begin()
-        yield from self._process(_with_rows(batches), until_end=until_end)
+        yield from self.process_rows(batches, until_end=at_end in (AtEnd.EPOCH, AtEnd.NOTHING))
         yield from after_rows
         yield from self.end_epoch(at_end)
 
-    def process_rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def process_rows(
+        self, batches: Iterable[pa.RecordBatch], *, until_end: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Run the function over some rows of an epoch, which continues, and yield its output.
 
+        With `until_end` they are the last ones, and only timers that are due come before the epoch's end.
         Rows of one key keep their order; see `process` for errors.
         """
         yield from self._begin()
-        yield from self._process(_with_rows(batches), until_end=False)
+        yield from self._process((batch for batch in batches if batch.num_rows), until_end=until_end)
 
     def process_batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Run the function over one batch and yield its output; the epoch continues."""
@@ -281,7 +278,3 @@ class KeyedOperator(ABC):
     def _failure(self, step: str, error: BaseException, time: int | None = None) -> UserFunctionError:
         self._side_rows.clear()
         return user_function_error_of(self._function, step, self._context, error, time)
-
-
-def _with_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return (batch for batch in batches if batch.num_rows)

@@ -145,7 +145,7 @@ class RowOperator(KeyedOperator):
 
         No timer comes after the key's rows, and nothing of the epoch's end is known later than they are.
         """
-        return self._touched == {} and not self._timers.has_services and not self._has_event_time
+        return self._touched == {} and not self._timers.has_services and self._time_column is None
 
     def _calls(self, some: KeyRuns) -> _Calls:
         """Return the calls for the rows of a chunk."""
@@ -260,7 +260,7 @@ class RowOperator(KeyedOperator):
         due = timers.due_timers(in_event_time=in_event_time)
         touched, output = self._touched, _Output()
         with contextlib.closing(due):
-            for fired, (target, timer) in enumerate(due, 1):
+            for target, timer in due:
                 context.key = timer.key
                 # The time of a row is what states that expire in event time are stamped with.
                 backend.current.timestamp = timer.time if in_event_time else None
@@ -279,7 +279,7 @@ class RowOperator(KeyedOperator):
                 if touched is not None:
                     touched[timer.key] = backend.current.key_group
                 output.ends.append(len(output.rows))
-                if not fired % ROWS_AT_ONCE:
+                if not len(output.keys) % ROWS_AT_ONCE:
                     backend.balance_memory()
                 if len(output.keys) >= OUTPUT_BATCH_ROWS or len(output.rows) >= OUTPUT_BATCH_ROWS:
                     yield from self._emit_rest(output)
@@ -338,7 +338,9 @@ class ConnectedOperator(RowOperator):
         super().__init__(function, backend, spec)
         assert spec.connected is not None, "several inputs"
         self._connected = spec.connected
-        self._has_event_time = any(each.time_column is not None for each in spec.connected.inputs)
+
+    def _may_end_early(self) -> bool:
+        return super()._may_end_early() and all(each.time_column is None for each in self._connected.inputs)
 
     def _calls(self, some: KeyRuns) -> _Calls:
         """Return the calls for the rows of a chunk, each with the number of its input."""
