@@ -222,6 +222,27 @@ def test_rows_of_a_key_keep_their_order_over_both_inputs(backend_name):
     assert running.largest_event_times == {"1": 199 * day, "2": 198 * day}
 
 
+def test_keys_of_inputs_with_event_times_end_with_the_largest_time_and_the_watermark_after_all(backend_name):
+    class Ending(Order):
+        def _seen(self, text, ctx):
+            return []
+
+        def end_epoch(self, ctx):
+            return [(ctx.key, f"{ctx.timestamp} {ctx.watermark}")]
+
+    running = operator(Ending(), backend_name, time="at")
+    running.open()
+
+    def advance():
+        running._backend.advance_watermark(7)
+        yield from ()
+
+    rows = [(1, "a", 1, at(5)), (2, "b", 1, at(0)), (1, "b", 2, at(9))] * 400
+    out = running.process(iter([both(rows)]), after_rows=advance())
+    assert [tuple(row.values()) for batch in out for row in batch.to_pylist()] == [("a", "9 7"), ("b", "9 7")]
+    running.close()
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_input_may_have_no_rows_and_a_batch_none_of_one(backend_name, number):
     running = operator(Order(), backend_name)

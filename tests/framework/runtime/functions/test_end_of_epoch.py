@@ -239,7 +239,7 @@ def test_rows_that_are_read_ahead_are_freed_before_the_epoch_ends(monkeypatch):
             read.append(weakref.ref(batch))
             yield batch
             del batch
-            assert sum(one() is not None for one in read) <= 3
+            assert sum(one() is not None for one in read) <= 2
 
     with opened(WithoutTimers()) as (operator, _):
         assert len(rows_of(operator.process(batches()))) == 6
