@@ -369,3 +369,45 @@ def test_entries_that_are_restored_are_seen_also_where_there_was_none_a_moment_a
     assert [table.get(1, key, VOID) for key in (5, 9)] == [50, 90]
     assert entries_of(table.snapshot()) == {(VOID, 5): 50, (VOID, 9): 90}
     assert len(table) == 2
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("tracks", [True, False])
+def test_removed_entries_are_not_carried_from_snapshot_to_snapshot(together: bool, tracks: bool) -> None:
+    """Windows come and go: of those that are over, a table keeps nothing to write and nothing to read."""
+    table, space = table_of(replace(NUMBERS, namespace_serializer=types.INT64), 1 << 20)
+    keys = list(range(40))
+    groups = list(map(group_of, keys))
+    for epoch in range(1, 6):
+        if tracks:
+            table.begin_epoch(epoch)
+        assert table.get_many(groups, keys, epoch) == [None] * 40
+        if together:
+            table.put_many(groups, keys, epoch, keys)
+            table.remove_many(groups, keys, max(epoch - 1, 1))
+            table.put_many(groups, keys, epoch, keys)
+        else:
+            for group, key in zip(groups, keys, strict=True):
+                table.put(group, key, epoch, key)
+                table.remove(group, key, max(epoch - 1, 1))
+                table.put(group, key, epoch, key)
+        assert set(table.cache.dirty) == {(epoch, key) for key in keys}
+        assert entries_of(table.snapshot()) == {(epoch, key): key for key in keys}
+        assert not space.rows, "entries that were removed before they were written need no row"
+
+
+def test_entries_that_are_removed_after_they_were_written_lose_their_rows_at_the_next_snapshot() -> None:
+    table, space = table_of(NUMBERS, 1 << 20)
+    keys = list(range(40))
+    table.put_many(list(map(group_of, keys)), keys, VOID, keys)
+    table.write_back()
+    assert len(space.rows) == 40
+    for key in keys[1:]:
+        table.remove(group_of(key), key, VOID)
+    table.put(group_of(5), 5, VOID, 55)
+    assert entries_of(table.snapshot()) == {(VOID, 0): 0, (VOID, 5): 55}
+    assert list(table.cache.dirty) == [5], "the removals are written, and not carried to the next snapshot"
+    table.remove(group_of(5), 5, VOID)
+    assert entries_of(table.snapshot()) == {(VOID, 0): 0}
+    table.write_back()
+    assert len(space.rows) == 1

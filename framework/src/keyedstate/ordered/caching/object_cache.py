@@ -6,6 +6,7 @@ entry leaves the cache.  Nothing is lost by that, since only a checkpoint makes 
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -92,6 +93,8 @@ class EntryCache:
         #: The key groups of the entries that are not written yet, by key; each of the keys is in a
         #: generation.
         self.dirty: dict[CacheKey, int] = {}
+        #: The dirty keys that surely have no row: where such an entry is removed again, nothing is to write.
+        self.rowless: set[CacheKey] = set()
         self._old_bytes = 0
         self.adopt(keys, values)
         memory.join(self)
@@ -109,7 +112,8 @@ class EntryCache:
     @property
     def used(self) -> int:
         """Bytes of the cached entries."""
-        return len(self.young) * self._fixed + self._varying + self._old_bytes
+        young = len(self.young) * self._fixed + self._varying
+        return young + self._old_bytes + sys.getsizeof(self.rowless)
 
     def weigh(self, value: Any) -> None:
         """Count a value that is added to `young`; the one it replaces counts until the next generation."""
@@ -171,6 +175,13 @@ class EntryCache:
         if len(self.young) > self.room:
             self.fit()
 
+    def removed(self, keys: Sequence[CacheKey]) -> None:
+        """Note that dirty entries were removed: of those without a row there is nothing left to write."""
+        gone = self.rowless.intersection(keys) if self.rowless else ()
+        self.rowless.difference_update(gone)
+        for key in gone:
+            del self.dirty[key]
+
     def peek_many(self, keys: Sequence[CacheKey]) -> list[Any]:
         """Return what is cached of several keys, and leave each in its generation."""
         found = list(map(self.young.get, keys))
@@ -185,7 +196,7 @@ class EntryCache:
         """Drop generations until the cache has its size; their dirty entries are written."""
         self._weigh_keys()
         while True:
-            limit = self._memory.limit_of(self)
+            limit = max(self._memory.limit_of(self) - sys.getsizeof(self.rowless), 0)
             # Half for the younger ones, since the older ones stay as long as these grow.
             self._most = limit // 2
             self.room = self._most // self._fixed
@@ -195,33 +206,39 @@ class EntryCache:
             if young_bytes <= self._most and young_bytes + self._old_bytes <= limit:
                 return
             if self.old:
-                self._write_some([key for key in self.dirty if key not in self.young])
+                self.write_some([key for key in self.dirty if key not in self.young])
             self.old, self.young = self.young, {}
             self._old_bytes, self._varying, self._weighed = young_bytes, 0, 0
 
     def write_back(self) -> None:
         """Write all dirty entries, which stay cached."""
-        self._write_some(list(self.dirty))
+        self.write_some(list(self.dirty))
 
-    def _write_some(self, keys: list[CacheKey]) -> None:
+    def write_some(self, keys: list[CacheKey]) -> None:
+        """Write the entries of dirty keys, which stay cached."""
         if keys:
             assert self._write is not None
             self._write(keys, list(map(self.dirty.__getitem__, keys)), self.peek_many(keys))
             if len(keys) == len(self.dirty):
                 self.dirty.clear()
+                self.rowless = set()
             else:
                 for key in keys:
                     del self.dirty[key]
+                # A new set, since one from which elements are removed keeps its memory.
+                self.rowless = self.rowless.difference(keys)
 
     def forget(self, keys: Sequence[CacheKey]) -> None:
         """Drop the entries of keys, written or not."""
         for entries in (self.young, self.old, self.dirty):
             for key in keys:
                 entries.pop(key, None)
+        self.rowless.difference_update(keys)
 
     def clear(self) -> None:
         """Drop all entries, written or not."""
         self.young, self.old = {}, {}
         self.dirty.clear()
+        self.rowless = set()
         self._old_bytes = self._varying = self._weighed = 0
         self.fit()

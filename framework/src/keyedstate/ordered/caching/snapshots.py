@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain, compress, islice
+from itertools import chain, islice
 from operator import itemgetter
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from keyedstate.backend.changes import AddressBatch, TableChanges
 from keyedstate.backend.table import EntryBatch, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.ordered.caching.object_cache import ABSENT_ENTRY, CacheKey, Mark
+from keyedstate.ordered.caching.object_cache import CacheKey, Mark
 from keyedstate.ordered.codecs import Entry, ValueCodec
 from keyedstate.ordered.snapshots import groups_with_rows
 from keyedstate.ordered.store import RowCopy, end_of
@@ -30,7 +30,7 @@ class CachedEntries(TableSnapshot[Any, Any, Any]):
     """The entries of a copy of rows, with cached entries in the place of outdated rows.
 
     The codec is for the thread that reads. Unless `by_key`, the cached keys are pairs of a namespace and a
-    key.
+    key; each of them has an entry.
     """
 
     def __init__(
@@ -59,8 +59,7 @@ class CachedEntries(TableSnapshot[Any, Any, Any]):
         keys, values = [self._keys[i] for i in cached], [self._values[i] for i in cached]
         yield from self._stored(key_group, keys, size)
         if Mark in set(map(type, values)):
-            present = [value is not ABSENT_ENTRY for value in values]
-            keys, values = list(compress(keys, present)), list(map(_plain, compress(values, present)))
+            values = list(map(_plain, values))
         for start in range(0, len(keys), size):
             some = slice(start, start + size)
             yield EntryBatch(*_split(keys[some], self._by_key), values[some])

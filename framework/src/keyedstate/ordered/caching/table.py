@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from itertools import repeat
+from itertools import compress, repeat
+from operator import not_
 from typing import Any, TypeVar
 
 import numpy as np
@@ -149,25 +150,32 @@ class CachedValueTable(ValueTable[K, N, V]):
             cache = self.cache
             cache.young[cached] = ABSENT_ENTRY
             cache.dirty[cached] = key_group
+            if cached in cache.rowless:
+                cache.removed((cached,))
             if len(cache.young) > cache.room:
                 cache.fit()
 
     def _note(self, key_group: int, key: K, namespace: N, cached: CacheKey, present: bool) -> bool:
         """Note a key before it is written or removed; return False where there is nothing to remove."""
-        tracked = self.tracked_keys
-        old = self.cache.young.get(cached)
-        if tracked.running is not None:
+        cache, tracked = self.cache, self.tracked_keys
+        old = cache.young.get(cached)
+        if old is None:
+            # Without epochs, knowing what there was is not worth a look-up.
+            old = (
+                cache.find(cached)
+                if tracked.running is None
+                else self._load(key_group, key, namespace, cached)
+            )
             if old is None:
-                old = self._load(key_group, key, namespace, cached)
-        elif tracked.count is None or (old is None and (old := self.cache.find(cached)) is None):
-            # No epoch is tracked: knowing the number of entries is not worth a look-up.
-            tracked.count = None
-            return True
+                tracked.count = None
+                return True
         existed = old is not ABSENT_ENTRY
         if tracked.count is not None and existed is not present:
             tracked.count += 1 if present else -1 if existed else 0
         if tracked.running is not None and (existed or present):
             tracked.note(cached, key_group, existed, present)
+        if present and not existed and cached not in cache.dirty:
+            cache.rowless.add(cached)
         return existed
 
     # These encode no address, so the defaults are the fastest.
@@ -229,28 +237,41 @@ class CachedValueTable(ValueTable[K, N, V]):
         cache, tracked = self.cache, self.tracked_keys
         if tracked.running is not None:
             old = self._find_many(groups, cached)
-            if present and Mark not in set(map(type, old)):
-                tracked.note_written(cached, groups)
-            else:
-                tracked.note_many(cached, groups, [value is not ABSENT_ENTRY for value in old], present)
         else:
             _require_equal(groups, cached)
-            if tracked.count is not None and cached:
-                self._count_known(cached, present)
+            old = cache.find_many(cached)
+        has_marks = Mark in set(map(type, old))
+        if tracked.running is None:
+            self._count_known(cached, old, present)
+        elif present and not has_marks:
+            tracked.note_written(cached, groups)
+        else:
+            tracked.note_many(cached, groups, [value is not ABSENT_ENTRY for value in old], present)
+        if has_marks:
+            absent = [value is ABSENT_ENTRY for value in old]
+            if present:
+                cache.rowless.update(key for key in compress(cached, absent) if key not in cache.dirty)
+            else:
+                there = list(map(not_, absent))
+                cached, groups, new = (list(compress(part, there)) for part in (cached, groups, new))
         if cache.weighs:
             cache.weigh_many(new)
         cache.young.update(zip(cached, new, strict=True))
         cache.dirty.update(zip(cached, groups, strict=True))
+        if not present:
+            cache.removed(cached)
         if len(cache.young) > cache.room:
             cache.fit()
 
-    def _count_known(self, cached: list[CacheKey], present: bool) -> None:
+    def _count_known(self, cached: list[CacheKey], old: list[Any], present: bool) -> None:
         """Correct the number of entries where the cache knows which keys have one; else it is unknown."""
-        old = self.cache.find_many(cached)
+        tracked = self.tracked_keys
+        if tracked.count is None or not cached:
+            return
         if type(None) in set(map(type, old)):
-            self.tracked_keys.count = None
+            tracked.count = None
         else:
-            self.tracked_keys.count_changed(cached, [value is not ABSENT_ENTRY for value in old], present)
+            tracked.count_changed(cached, [value is not ABSENT_ENTRY for value in old], present)
 
     # -- all entries ----------------------------------------------------------------------------------------
 
@@ -288,7 +309,13 @@ class CachedValueTable(ValueTable[K, N, V]):
 
     def snapshot(self) -> TableSnapshot[K, N, V]:
         dirty = self.cache.dirty
-        cached = (list(dirty), list(dirty.values()), self.cache.peek_many(list(dirty)))
+        values = self.cache.peek_many(list(dirty))
+        if Mark in set(map(type, values)):
+            # Removed entries would stay dirty, and be in each snapshot, until they leave the cache.
+            removed = [key for key, value in zip(dirty, values, strict=True) if value is ABSENT_ENTRY]
+            self.cache.write_some(removed)
+            values = self.cache.peek_many(list(dirty))
+        cached = list(dirty), list(dirty.values()), values
         return CachedEntries(self._reading_codec(), self._by_key, self.buffer.copy(), *cached)
 
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
