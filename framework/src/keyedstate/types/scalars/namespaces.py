@@ -6,6 +6,7 @@ Windows are types of their own, so that any reader of a checkpoint knows them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import pyarrow as pa
 
 from keyedstate.memory.sorting.keys import NormalizedKeys, concatenated
 from keyedstate.memory.views import DataInputView, DataOutputView
-from keyedstate.types.contract.arrow_columns import plain_numbers, put_nones, require_types
+from keyedstate.types.contract.arrow_columns import has_none, plain_numbers, put_nones, require_types
 from keyedstate.types.contract.normalized_keys import number_keys
 from keyedstate.types.scalars.scalar import ConstantSerializer, SingletonSerializer, register_singleton
 
@@ -147,9 +148,12 @@ class TimeWindowSerializer(SingletonSerializer[TimeWindow]):
 
     def write_column(self, values: Sequence[TimeWindow | None]) -> pa.Array:
         require_types(values, frozenset((TimeWindow, type(None))))
-        filled = [(0, 0) if value is None else value for value in values]
-        times = np.array(filled, np.int64).reshape(len(filled), 2)
-        mask = pa.array([value is None for value in values], pa.bool_())
+        filled: Sequence[Any] = values
+        mask = None
+        if has_none(values):
+            filled = [(0, 0) if value is None else value for value in values]
+            mask = pa.array([value is None for value in values], pa.bool_())
+        times = np.fromiter(chain.from_iterable(filled), np.int64, 2 * len(filled)).reshape(len(filled), 2)
         return pa.StructArray.from_arrays(
             [pa.array(times[:, 0]), pa.array(times[:, 1])], fields=_FIELDS, mask=mask
         )

@@ -123,6 +123,12 @@ class ConstantSerializer(SingletonSerializer[T], Generic[T]):
             raise source.corrupt(f"{self.constraint} is a byte 0, found {marker}")
         return self.constant
 
+    def from_bytes_many(self, data: Sequence[bytes]) -> list[T]:
+        # A row for each of many timers has this value.
+        if data.count(b"\0") == len(data):
+            return [self.constant] * len(data)
+        return super().from_bytes_many(data)
+
     def read_column(self, array: pa.Array) -> list[T | None]:
         return [self.constant] * len(array)
 
