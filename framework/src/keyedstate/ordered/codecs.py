@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from struct import Struct
 from typing import Any, TypeAlias
 
@@ -26,7 +26,7 @@ _SEQUENCE_BYTES = 8
 _STAMP = Struct(">q")
 #: Entries of a map from which on bulk calls make their bytes faster than single ones.
 _MANY_ENTRIES = 4
-#: Rows of single values that are read at once, from the first ones to the last.
+#: Rows that are decoded at once, from the first ones to the last.
 _FIRST_ROWS, _MOST_ROWS = 16, 1024
 
 Row: TypeAlias = tuple[bytes, bytes]
@@ -121,18 +121,50 @@ class _GroupedCodec(EntryCodec):
     """Several rows per entry: consecutive, and their keys begin with its address."""
 
     def entries(self, rows: Iterable[Row]) -> Iterator[Entry]:
+        # A few at first: a caller often needs no more.
+        addressed: list[tuple[bytes, Any, Any]] = []
+        waiting: list[list[Row]] = []
+        count, size = 0, _FIRST_ROWS
+        for address, key, namespace, own in self._grouped(rows):
+            addressed.append((address, key, namespace))
+            waiting.append(own)
+            count += len(own)
+            if count >= size:
+                yield from self._entries(addressed, waiting)
+                addressed, waiting = [], []
+                count, size = 0, min(2 * size, _MOST_ROWS)
+        yield from self._entries(addressed, waiting)
+
+    def _entries(self, addressed: list[tuple[bytes, Any, Any]], waiting: list[list[Row]]) -> Iterator[Entry]:
+        for (address, key, namespace), value in zip(addressed, self.decode_many(waiting), strict=True):
+            yield address, key, namespace, value
+
+    def _grouped(self, rows: Iterable[Row]) -> Iterator[tuple[bytes, Any, Any, list[Row]]]:
+        """Yield address, key, namespace and rows of each entry, the keys of the rows without the address."""
         address: bytes | None = None
         key = namespace = None
         own: list[Row] = []
         for row, data in rows:
             if address is None or not row.startswith(address):
                 if address is not None:
-                    yield address, key, namespace, self.decode(own)
+                    yield address, key, namespace, own
                 key, namespace, end = self.layout.parse(row)
                 address, own = row[:end], []
             own.append((row[len(address) :], data))
         if address is not None:
-            yield address, key, namespace, self.decode(own)
+            yield address, key, namespace, own
+
+    def read_many(self, reader: RowReader, addresses: Sequence[bytes]) -> list[Any]:
+        found = [
+            [(row[len(address) :], data) for row, data in reader.scan(address, end_of(address))]
+            for address in addresses
+        ]
+        values = iter(self.decode_many([own for own in found if own]))
+        return [next(values) if own else None for own in found]
+
+    def decode_many(self, entries: Sequence[Sequence[Row]]) -> list[Any]:
+        """Return the values of several entries from their rows, whose keys come without the address."""
+        return list(map(self.decode, entries))
 
     @abstractmethod
     def decode(self, rows: Sequence[Row]) -> Any:
@@ -228,6 +260,14 @@ class MapCodec(_GroupedCodec):
             return {self.row(address, key): self.encode(item) for key, item in value.items()}
         rows = map(address.__add__, self._key.to_bytes_many(list(value)))
         return dict(zip(rows, _encoded(self.value_serializer, list(value.values())), strict=True))
+
+    def decode_many(self, entries: Sequence[Sequence[Row]]) -> list[Any]:
+        if self.timed or len(entries) < 2:
+            return super().decode_many(entries)
+        # All rows at once: most maps are small, and a call costs as much as several rows.
+        suffixes, data = transposed(list(chain.from_iterable(entries)), 2)
+        items = zip(self._key.from_bytes_many(suffixes), _decoded(self.value_serializer, data), strict=True)
+        return [dict(islice(items, len(own))) for own in entries]
 
     def decode(self, rows: Sequence[Row]) -> Any:
         suffixes, data = transposed(rows, 2)
