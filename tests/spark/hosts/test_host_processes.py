@@ -94,6 +94,25 @@ def test_the_function_stays_open_between_epochs(start: Callable[..., HostedJob],
     wait_until(lambda: recorded.read_text().split() == ["open", "close"])
 
 
+def test_hosts_end_with_their_parent_where_the_system_has_no_handles_of_processes(
+    start: Callable[..., HostedJob], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "sitecustomize.py").write_text(
+        f"import os\ndel os.pidfd_open\nopen({str(tmp_path / 'started')!r}, 'w').close()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
+    job = start()
+    for epoch in range(2):
+        job.epoch(epoch, ["a"])
+    assert (tmp_path / "started").exists()
+    assert job.processes()
+    job.parent.kill()
+    job.parent.wait()
+    wait_until(lambda: not job.processes())
+
+
 class SlowToClose(Counting):
     """Needs some time to close, as a function does that has a connection to end."""
 

@@ -153,15 +153,18 @@ class Host:
         poller = select.poll()
         poller.register(self._listener, select.POLLIN)
         poller.register(self._wake_read, select.POLLIN)
-        for parent in parents:
-            if parent.handle is not None:
-                poller.register(parent.handle, select.POLLIN)
-        # A process without a handle is checked once a second.
-        longest_ms = min(self._idle_s * 250.0, 10_000 if all(parent.handle for parent in parents) else 1000)
-        last_used = time.monotonic()
+        handles = {parent.handle for parent in parents if parent.handle is not None}
+        for handle in handles:
+            poller.register(handle, select.POLLIN)
+        # Those without one are looked up once a second: a look-up costs more than to serve an event.
+        watched = [parent for parent in parents if parent.handle is None]
+        longest_ms = min(self._idle_s * 250.0, 1000 if watched else 10_000)
+        last_used = looked_up = time.monotonic()
         listens = True
+        # After the handles were opened, so that none of them is of a later process with the same pid.
+        orphaned = not all(parent.is_alive for parent in parents)
         try:
-            while all(parent.is_alive for parent in parents):
+            while not orphaned:
                 waits_for_end = any(one.abandoned is not None for one in self._connections.values())
                 for descriptor, _ in poller.poll(_SHORT_MS if waits_for_end else longest_ms):
                     if descriptor in self._connections:
@@ -171,9 +174,14 @@ class Host:
                     elif descriptor == self._wake_read:
                         os.read(self._wake_read, 1)
                         poller.register(self._admit(*self._arrived.get()), _HUNG_UP)
+                    elif descriptor in handles:
+                        orphaned = True
                     elif listens and descriptor == self._listener.fileno():
                         self._accept(poller)
                 now = time.monotonic()
+                if watched and now - looked_up > 1.0:
+                    orphaned = orphaned or not all(parent.is_alive for parent in watched)
+                    looked_up = now
                 if self._connections:
                     last_used = now
                 self._close_done(poller)
