@@ -102,7 +102,7 @@ def test_hosts_end_with_their_parent_where_the_system_has_no_handles_of_processe
     (modules / "sitecustomize.py").write_text(
         f"import os\ndel os.pidfd_open\nopen({str(tmp_path / 'started')!r}, 'w').close()\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(modules), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(str(modules))
     job = start()
     for epoch in range(2):
         job.epoch(epoch, ["a"])
