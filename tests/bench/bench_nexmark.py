@@ -9,7 +9,8 @@ leaves that out.
 
 Then the queries with state are timed.  For each of them keyedstate on every backend, Spark with both of its
 stores where its operators can say the query, and transformWithState for q18 and q19 run on one session.  A
-round gives each of them a micro-batch of the same `--rows` events in turn; the first two rounds do not count.
+round gives each of them a micro-batch of the same `--rows` events in turn; the first eight rounds do not
+count: the JVM compiles its code meanwhile, and Spark's operators gain more by that than keyedstate does.
 The time of a micro-batch is Spark's, from its trigger to its commit.  Processor time is that of the session
 with all of its processes.  Ratios are those of rows per second within a round, and their medians are
 reported.  ``--rounds 0`` leaves the timing out.  ``--docs`` writes the measurement of all queries on both
@@ -47,7 +48,7 @@ from streaming.processor import mark, processor_seconds
 from keyedstate.errors import UnboundedStateWarning
 
 ROOT = Path(__file__).resolve().parents[2]
-WARM = 2
+WARM = 8
 BACKEND, CHECKPOINT_DIR = "spark.keyedstate.backend", "spark.keyedstate.checkpoint.dir"
 #: Spark's store that a backend is compared with: both are in memory, or both in RocksDB.
 STORES = {"heap-cow": "Spark, HDFS-backed store", "rocksdb": "Spark, RocksDB"}
