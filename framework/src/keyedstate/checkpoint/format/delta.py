@@ -38,8 +38,6 @@ from keyedstate.types.contract.transposing import transposed
 
 #: Entries that go into one columnar batch, as in a snapshot; it may have up to twice as many.
 _BATCH_ENTRIES = 16_384
-#: States whose types in deltas are kept: those of all partitions of some queries.
-_KEPT_METAS = 256
 
 
 def write_delta(
@@ -81,7 +79,6 @@ def read_changes(
                     yield from map(EntryChange, *columns)
 
 
-@functools.lru_cache(_KEPT_METAS)
 def _delta_meta(meta: StateMeta) -> StateMeta:
     value = meta.value_serializer
     return replace(

@@ -218,15 +218,14 @@ class EntryCache:
         """Write the entries of dirty keys, which stay cached."""
         if keys:
             assert self._write is not None
+            # First: where the write fails, some of the keys may have rows.
+            self.rowless.difference_update(keys)
             self._write(keys, list(map(self.dirty.__getitem__, keys)), self.peek_many(keys))
             if len(keys) == len(self.dirty):
                 self.dirty.clear()
-                self.rowless = set()
             else:
                 for key in keys:
                     del self.dirty[key]
-                # A new set, since one from which elements are removed keeps its memory.
-                self.rowless = self.rowless.difference(keys)
 
     def forget(self, keys: Sequence[CacheKey]) -> None:
         """Drop the entries of keys, written or not."""
