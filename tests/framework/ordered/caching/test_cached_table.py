@@ -411,3 +411,24 @@ def test_entries_that_are_removed_after_they_were_written_lose_their_rows_at_the
     assert entries_of(table.snapshot()) == {(VOID, 0): 0}
     table.write_back()
     assert len(space.rows) == 1
+
+
+def test_an_entry_whose_write_failed_half_way_can_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, space = table_of(NUMBERS, 1 << 20, rows=3)
+    table.begin_epoch(1)
+    for number, key in enumerate((2, 3, 1, 4)):
+        table.put(group_of(key), key, VOID, key)
+        if number == 1:
+            table.cache.write_back()
+    with monkeypatch.context() as broken:
+        broken.setattr(space, "write", refuse)
+        with pytest.raises(OSError, match="full"):
+            table.write_back()
+    table.remove(group_of(1), 1, VOID)
+    table.write_back()
+    assert entries_of(table.snapshot()) == {(VOID, key): key for key in (2, 3, 4)}
+    assert len(space.rows) == len(table) == 3
+
+
+def refuse(*_: object) -> None:
+    raise OSError("the disk is full")
