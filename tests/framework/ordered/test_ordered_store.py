@@ -141,6 +141,26 @@ def test_a_long_list_is_stored_in_several_chunks() -> None:
     assert table.get(0, "a", VOID) == [bytes(1_000)] * 200
 
 
+def test_lists_are_read_from_a_copy_one_by_one() -> None:
+    """They may be large, and several at once would all be in memory."""
+    table, space = table_of(StateKind.LIST, types.list_of(types.BYTES))
+    for key in "abcd":
+        table.put(0, key, VOID, [bytes(1_000)] * 200)
+    table.buffer.flush()
+    read: list[bytes] = []
+
+    def rows() -> Iterator[tuple[bytes, bytes]]:
+        for row in space.scan(b"", None):
+            read.append(row[0])
+            yield row
+
+    entries = table.codec.entries(rows())
+    for number in range(1, 4):
+        assert next(entries)[3] == [bytes(1_000)] * 200
+        # The first row of the next list ends this one.
+        assert len(read) == 4 * number + 1
+
+
 def test_a_map_is_read_and_written_map_key_by_map_key() -> None:
     table, space = table_of(StateKind.MAP, types.map_of(types.STRING, types.INT64))
     for number in range(1_000):
