@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,7 @@ def test_a_budget_is_divided_between_the_cache_and_what_is_to_be_flushed() -> No
     assert cache_bytes(64 * MIB, 0.5) == int(64 * MIB * 2.5 / 3)
     assert write_buffer_bytes(64 * MIB, 0.5) == 64 * MIB // 3
     assert mutable_bytes(800) == 700
-    assert arena_block_bytes(64 * MIB) == 8 * MIB
-    assert arena_block_bytes(64 * MIB + 1) == 8 * MIB
-    assert arena_block_bytes(64 * MIB + 8) == 8 * MIB + 4096
+    assert [arena_block_bytes(size) for size in (0, 64 * MIB, 1 << 40)] == [8 << 10, 128 << 10, MIB]
 
 
 def test_all_databases_of_a_process_share_one_budget(tmp_path: Path) -> None:
@@ -124,6 +122,48 @@ def test_a_database_is_refused_where_others_have_taken_the_managed_memory(tmp_pa
     instance.close()
 
 
+def test_a_database_that_is_not_used_gives_back_its_write_buffer(tmp_path: Path) -> None:
+    """RocksDB flushes only buffers of the database that is written to."""
+    options = {"rocksdb.memory-budget": 24 * MIB}
+    idle, busy = (opened(tmp_path, options) for _ in range(2))
+    tables: list[Any] = [instance.table(META) for instance in (idle, busy)]
+    memory = idle.context.resources["ordered store"]._tuning.memory
+    rows = idle.context.resources["ordered store"].open_space(META.name).rows
+
+    def files() -> int:
+        return int(rows.property_int_value("rocksdb.num-files-at-level0"))
+
+    tables[0].put_many([0] * 500, [f"few-{n}" for n in range(500)], 1, [[n] for n in range(500)])
+    tables[0].trim(0.0)
+    assert files() == 0, "there is room for more"
+    for n in range(8):
+        tables[0].put_many([0] * 500, [f"{n}-{m}" for m in range(500)], 1, [list(range(100))] * 500)
+    used = memory.write_buffers.get_usage()
+    assert used > memory.mutable_bytes // 2
+    tables[0].trim(0.0)
+    assert files() == 1
+    assert memory.write_buffers.get_usage() < used // 4
+    assert tables[0].get(0, "7-499", 1) == list(range(100))
+    for instance in (idle, busy):
+        instance.close()
+
+
+def test_a_hundred_states_with_a_few_rows_leave_room_in_the_write_buffers(tmp_path: Path) -> None:
+    """Each state of each partition has one, and where no room is left, each write flushes."""
+    options = {"rocksdb.memory-budget": 256 * MIB}
+    instances = [opened(tmp_path, options) for _ in range(10)]
+    for instance in instances:
+        for number in range(10):
+            table = instance.table(replace(META, name=f"state-{number}"))
+            table.put_many([0] * 500, [str(n) for n in range(500)], 1, [[n] for n in range(500)])
+    memory = instances[0].context.resources["ordered store"]._tuning.memory
+    assert len(memory.spaces) == 100
+    assert memory.write_buffers.get_usage() < memory.mutable_bytes // 2
+    for instance in instances:
+        instance.close()
+    assert len(memory.spaces) == 0
+
+
 def test_a_budget_bounds_what_waits_in_memory(tmp_path: Path) -> None:
     options = {"rocksdb.memory-budget": 24 * MIB, "rocksdb.write-buffer-size": 1 * MIB}
     instance = opened(tmp_path, options)
@@ -141,17 +181,6 @@ def test_a_budget_in_which_nothing_fits_is_refused(tmp_path: Path) -> None:
     instance = opened(tmp_path, {"rocksdb.memory-budget": 1000})
     with pytest.raises(SmallBudgetError, match=r"has 1000 bytes.*Raise memory.managed-size or its weight"):
         instance.table(META)
-    instance.close()
-
-
-def test_a_budget_that_one_step_of_a_buffer_exceeds_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As in Flink, it is logged and no more."""
-    with caplog.at_level(logging.WARNING):
-        instance = opened(tmp_path, {"rocksdb.memory-budget": 32 * MIB})
-        instance.table(META).put(0, "a", 1, [1])
-    assert "raise rocksdb.memory-budget or lower rocksdb.write-buffer-size" in caplog.text
     instance.close()
 
 

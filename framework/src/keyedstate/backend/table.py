@@ -181,6 +181,14 @@ class StateTable(ABC, Generic[K, N, V]):
     def snapshot(self) -> TableSnapshot[K, N, V]:
         """Capture the present entries; the synchronous part of a snapshot, so it must be short."""
 
+    def trim(self, since: float) -> None:
+        """Give back memory that other tables of the process have lacked since a time, by `time.monotonic`.
+
+        The framework calls it in the owner's thread, again and again, between two epochs of a table that none
+        has used for some seconds; `since` is the end of these.  What the table shows stays the same.
+        """
+        return
+
     def restore_entries(self, key_group: int, batch: EntryBatch[K, N, V]) -> None:
         """Add entries at addresses of one key group that have none; used by restore operations."""
         for namespace, key, value in zip(batch.namespaces, batch.keys, batch.values, strict=True):

@@ -275,6 +275,13 @@ class Partition:
         self._written = manifest
         return Acknowledgement.of(path, manifest)
 
+    def trim_memory(self, since: float) -> None:
+        """Give back memory that other partitions of the process lack, between two epochs.
+
+        The partition has been unused since a time, by `time.monotonic`.
+        """
+        self._keyed.trim_memory(since)
+
     def close(self) -> None:
         """Close the function and release the state, even if the function's `close` raises UserFunctionError.
 

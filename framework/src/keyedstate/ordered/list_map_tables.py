@@ -153,6 +153,11 @@ class _GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
             self.cache.clear()
         super()._insert(key_group, batch)
 
+    def trim(self, since: float) -> None:
+        if self.cache is not None and self.cache.is_wanted_since(since):
+            self.cache.clear()
+        super().trim(since)
+
     def write(self, address: bytes, rows: Rows) -> None:
         """Add rows to an address."""
         if rows:

@@ -124,6 +124,9 @@ class LongKeySpace(_Reader, RowSpace):
         for key in removed:
             self._unlink(key)
 
+    def trim(self) -> None:
+        self._space.trim()
+
     def copy(self) -> RowCopy:
         return _Copy(self._space.copy(), self._limit)
 

@@ -66,6 +66,10 @@ class RowSpace(RowReader):
         """Write values under keys as one batch; of a repeated key the last value counts."""
         self.write(dict(zip(keys, values, strict=True)))
 
+    def trim(self) -> None:
+        """Give back memory of written rows, if other spaces of the process lack it."""
+        return
+
     @abstractmethod
     def copy(self) -> RowCopy:
         """Return a consistent copy, in time that does not depend on the number of rows."""

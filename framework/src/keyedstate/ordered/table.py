@@ -199,6 +199,9 @@ class OrderedTable(
             rows.update(rows_of(address_of(key_group, key, namespace), value))
         self.buffer.put_many(rows)
 
+    def trim(self, since: float) -> None:
+        self.buffer.trim()
+
     def begin_epoch(self, epoch: int) -> None:
         self.tracked.begin(epoch)
 

@@ -96,6 +96,11 @@ class WriteBuffer:
             self._prefixes.clear()
             self._bytes = 0
 
+    def trim(self) -> None:
+        """Write the pending rows, and let the space give back memory."""
+        self.flush()
+        self._space.trim()
+
     def copy(self) -> RowCopy:
         """Return a consistent copy of all rows, pending ones included."""
         self.flush()

@@ -11,11 +11,12 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 from rocksdict import Cache, WriteBufferManager
 
 from keyedstate.memory import process_memory
-from keyedstate.ordered import ObjectMemory
+from keyedstate.ordered import ObjectMemory, RowSpace
 from keyedstate_rocksdb.errors import SmallBudgetError
 from keyedstate_rocksdb.options import MEMORY_BUDGET, OBJECT_RATIO, TUNING, WRITE_RATIO
 
@@ -23,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 #: The least useful budget: a few blocks of each file, and one buffer.
 _LEAST = 4 << 20
+_LEAST_ARENA_BLOCK = 8 << 10
 #: The estimated bytes of a block, which size the table of the cache: it has room for so many of them.
 _BLOCK_BYTES = 4 << 10
 
@@ -42,10 +44,13 @@ def mutable_bytes(write_buffers: int) -> int:
     return write_buffers * 7 // 8
 
 
-def arena_block_bytes(write_buffer: int) -> int:
-    """Return the step in which a buffer takes memory (``calculateRocksDBDefaultArenaBlockSize``)."""
-    page = 4 << 10
-    return -(-(write_buffer // 8) // page) * page
+def arena_block_bytes(mutable: int) -> int:
+    """Return the step in which a buffer takes memory.
+
+    RocksDB's own step, of up to 1 MiB, is also what a buffer of a few rows takes.  With one buffer for each
+    state, partition and operator, a few dozen of those would be all the memory, and each write would flush.
+    """
+    return min(max(mutable >> 9, _LEAST_ARENA_BLOCK), 1 << 20)
 
 
 class SharedMemory:
@@ -61,12 +66,15 @@ class SharedMemory:
         The size of active buffers from which one is flushed.
     objects : ObjectMemory or None
         For entries as Python objects; its part of the budget is subtracted first.
+    spaces : WeakSet
+        The states whose write buffers it has.
     ratios : tuple of float
         The parts of write buffers and of objects.
     """
 
     def __init__(self, budget: int, write_ratio: float, object_ratio: float, block_bytes: int) -> None:
         self.ratios = write_ratio, object_ratio
+        self.spaces: WeakSet[RowSpace] = WeakSet()
         objects = int(budget * object_ratio)
         self.objects = ObjectMemory(objects) if objects else None
         budget -= objects
@@ -82,16 +90,10 @@ class SharedMemory:
             write_bytes, False, self.cache
         )
 
-    def check_buffers(self, write_buffer: int) -> None:
-        """Warn where one step of one buffer exceeds the limit of all, so that each write flushes."""
-        arena, limit = arena_block_bytes(write_buffer), self.mutable_bytes
-        if arena > limit:
-            _log.warning(
-                "rocksdb: buffers take memory in steps of %d bytes, and all of them may have %d: RocksDB "
-                "will flush constantly; raise rocksdb.memory-budget or lower rocksdb.write-buffer-size",
-                arena,
-                limit,
-            )
+    @property
+    def buffers_are_short(self) -> bool:
+        """Whether the write buffers have more than half of the bytes at which one is flushed."""
+        return self.write_buffers.get_usage() > self.mutable_bytes // 2
 
 
 @contextmanager

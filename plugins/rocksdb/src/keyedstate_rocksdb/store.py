@@ -212,6 +212,8 @@ class RocksSpace(RowSpace):
         self._together = tuning.looked_up_together
         # Bound once, for each look-up.
         self._get = rows.get
+        if tuning.memory is not None:
+            tuning.memory.spaces.add(self)
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -267,6 +269,17 @@ class RocksSpace(RowSpace):
         """Remove the rows from a key, included, to another, excluded, with one tombstone."""
         with writing(self._path, self._state):
             self.rows.delete_range(start, end, self._write_options)
+
+    def trim(self) -> None:
+        """Flush the write buffer if the buffers of all databases take more than half of their memory.
+
+        RocksDB flushes only buffers of the database that is written to.  So those of databases that are not
+        leave the others the rest, at worst a flush for every batch.
+        """
+        memory = self._tuning.memory
+        if memory is not None and memory.buffers_are_short:
+            with writing(self._path, self._state):
+                self.rows.flush()
 
     def merge_small_files(self, count: int) -> None:
         """Merge all files where there are at least `count`, and they are small; 0 for never.
@@ -326,6 +339,8 @@ class RocksSpace(RowSpace):
 
     def close(self) -> None:
         """Close the handles."""
+        if self._tuning.memory is not None:
+            self._tuning.memory.spaces.discard(self)
         _close(self.rows)
         del self.rows, self._database, self._handle, self._get
 

@@ -16,7 +16,7 @@ from rocksdict import (
 )
 
 from keyedstate_rocksdb.errors import OptionsFactoryError, UnknownChoiceError
-from keyedstate_rocksdb.memory import SharedMemory
+from keyedstate_rocksdb.memory import SharedMemory, arena_block_bytes
 from keyedstate_rocksdb.options import (
     FACTORY,
     MIB,
@@ -72,6 +72,8 @@ _CODECS = {
 }
 #: The part of a write buffer's bytes that its Bloom filter has: about 10 bits for an entry of 80 bytes.
 _BUFFER_FILTER = 1 / 64
+#: So many filters have the size for a buffer that takes the memory of all.
+_FULL_FILTERS = 4
 #: The part of a cache that the blocks of one look-up may take.
 _LOOKED_UP = 1 / 4
 #: The bytes of a partition of an index or filter.
@@ -111,8 +113,6 @@ class Tuning:
             if self.values[name] not in known:
                 raise UnknownChoiceError(TUNING[name].name, self.values[name], known)
         self.memory = memory
-        if memory is not None:
-            memory.check_buffers(self.values["write_buffer_bytes"])
         self._factory = _factory(options[FACTORY.name])
 
     def database(self) -> Options:
@@ -142,6 +142,8 @@ class Tuning:
         made.set_write_buffer_size(values["write_buffer_bytes"])
         made.set_max_write_buffer_number(values["write_buffers"])
         made.set_min_write_buffer_number_to_merge(values["merged_buffers"])
+        if self.memory is not None:
+            made.set_arena_block_size(arena_block_bytes(self.memory.mutable_bytes))
         blocks = BlockBasedOptions()
         blocks.set_block_size(values["block_bytes"])
         if self.memory is None:
@@ -174,8 +176,11 @@ class Tuning:
     def _buffer_filter_ratio(self) -> float:
         """Return how large the filter of a write buffer is to it, which counts what the buffer will hold."""
         buffer: int = self.values["write_buffer_bytes"]
-        filled = buffer if self.memory is None else min(buffer, self.memory.mutable_bytes)
-        return _BUFFER_FILTER * filled / buffer
+        if self.memory is None:
+            return _BUFFER_FILTER
+        # RocksDB makes the filter before the first row, so it must leave room for the buffers of all states.
+        filled = self.memory.mutable_bytes * min(1.0, _FULL_FILTERS / (len(self.memory.spaces) + 1))
+        return _BUFFER_FILTER * min(buffer, filled) / buffer
 
     def _finished(self, what: str, made: Options) -> Options:
         if self._factory is not None:

@@ -127,6 +127,8 @@ class Side:
                 found = stored.get(number)
                 shown = found, number in stored, len(stored), bool(stored), list(stored)
                 return repr(shown)
+            case "trim":
+                table.trim(0.0)
             case "begin":
                 table.begin_epoch(key + 1)
         return None
@@ -135,7 +137,10 @@ class Side:
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(
-            [*("read", "add", "one") * 2, "contains", "put", "remove", "swap", "restore", "delete", "look up"]
+            [
+                *("read", "add", "one") * 2,
+                *("contains", "put", "remove", "swap", "restore", "delete", "look up", "trim"),
+            ]
         ),
         st.integers(0, 2),
         st.lists(st.text("ab", max_size=3), max_size=4),

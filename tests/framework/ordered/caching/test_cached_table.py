@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -89,7 +90,7 @@ def operations(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any], spa
             ),
             st.tuples(
                 st.sampled_from(
-                    ["begin", "forget", "changes", "len", "snapshot", "keys", "write back", "visit"]
+                    ["begin", "forget", "changes", "len", "snapshot", "keys", "write back", "visit", "trim"]
                 )
             ),
         ),
@@ -128,6 +129,8 @@ class Pair:
                 return sorted(map(repr, table.keys_and_namespaces()))
             case "write back":
                 return table.write_back()
+            case "trim":
+                return table.trim(0.0)
             case "visit":
                 visitor, found = table.visitor(3), []
                 while step := visitor.next_entries():
@@ -241,6 +244,28 @@ def test_a_cache_keeps_to_its_part_of_the_memory() -> None:
     del first, tables, table
     gc.collect()
     assert memory.used == second.cache.used
+
+
+def test_a_table_that_is_not_used_gives_back_memory_that_another_one_lacks() -> None:
+    memory = ObjectMemory(100_000)
+    idle, busy = (
+        create_ordered_table(NUMBERS, ALL, GROUPS, WriteBuffer(DictSpace()), memory) for _ in range(2)
+    )
+    for key in range(150):
+        idle.put(group_of(key), key, VOID, key)
+    used, since = idle.cache.used, time.monotonic()
+    idle.trim(since)
+    assert idle.cache.used == used, "nobody lacks memory"
+    for key in range(1_000):
+        busy.put(group_of(key), key, VOID, key)
+    idle.trim(time.monotonic())
+    assert idle.cache.used == used, "nobody has lacked it since"
+    idle.trim(since)
+    assert idle.cache.used < 1_000
+    for key in range(1_000):
+        busy.put(group_of(key), key, VOID, key)
+    assert busy.cache.used > 60_000
+    assert idle.get_many(map(group_of, range(150)), range(150), VOID) == list(range(150))
 
 
 def test_large_values_count_with_their_size() -> None:

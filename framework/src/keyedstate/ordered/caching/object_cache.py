@@ -6,8 +6,10 @@ entry leaves the cache.  Nothing is lost by that, since only a checkpoint makes 
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -51,6 +53,8 @@ class ObjectMemory:
         self.size = size
         self._caches: weakref.WeakSet[EntryCache] = weakref.WeakSet()
         self._lock = threading.Lock()
+        #: When a cache last dropped entries to keep its limit, by `time.monotonic`.
+        self.lacked = -math.inf
 
     def join(self, cache: EntryCache) -> None:
         """Count a cache as long as it is referenced."""
@@ -114,6 +118,10 @@ class EntryCache:
         """Bytes of the cached entries."""
         young = len(self.young) * self._fixed + self._varying
         return young + self._old_bytes + sys.getsizeof(self.rowless)
+
+    def is_wanted_since(self, since: float) -> bool:
+        """Return whether a cache that shares the memory has lacked it since a time, by `time.monotonic`."""
+        return self._memory.lacked > since
 
     def weigh(self, value: Any) -> None:
         """Count a value that is added to `young`; the one it replaces counts until the next generation."""
@@ -207,6 +215,7 @@ class EntryCache:
                 return
             if self.old:
                 self.write_some([key for key in self.dirty if key not in self.young])
+                self._memory.lacked = time.monotonic()
             self.old, self.young = self.young, {}
             self._old_bytes, self._varying, self._weighed = young_bytes, 0, 0
 

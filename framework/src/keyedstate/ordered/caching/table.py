@@ -75,6 +75,12 @@ class CachedValueTable(ValueTable[K, N, V]):
         with self._emptied_cache():
             super().rewrite(meta, of_keys, of_namespaces, of_values)
 
+    def trim(self, since: float) -> None:
+        if self.cache.is_wanted_since(since):
+            self.write_back()
+            self.cache.clear()
+        super().trim(since)
+
     @contextmanager
     def _emptied_cache(self) -> Iterator[None]:
         """Empty the cache, and let it weigh the types that the table has afterwards."""

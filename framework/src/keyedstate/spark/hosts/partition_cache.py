@@ -16,6 +16,9 @@ from keyedstate.epoch.partition_plan import PartitionPlan
 
 T = TypeVar("T")
 
+#: Seconds after which, and in which, an unused partition is asked to give back memory: longer than the gaps
+#: between most queries' epochs.
+_TRIM_AFTER_S = 10.0
 #: The address of the operator's folder, and the partition's number.
 PartitionKey = tuple[str, int]
 
@@ -31,7 +34,7 @@ class CachedPartition:
         self.partition: Partition | None = None
         #: The thread that runs an epoch of it; None between two epochs.
         self.thread: int | None = None
-        self.last_used = time.monotonic()
+        self.last_used = self._last_trimmed = time.monotonic()
         self._executor = ThreadPoolExecutor(1, "keyedstate-partition")
 
     def run(self, function: Callable[[], T]) -> T:
@@ -54,6 +57,21 @@ class CachedPartition:
             self._close()
         self.partition = Partition(plan, start, stays=True)
         return self.partition
+
+    def trim(self, now: float) -> None:
+        """Let an unused partition give back memory, in its own thread and without waiting for it."""
+        if now - max(self.last_used, self._last_trimmed) > _TRIM_AFTER_S:
+            self._last_trimmed = now
+            self._executor.submit(self._trim, self.last_used + _TRIM_AFTER_S)
+
+    def _trim(self, since: float) -> None:
+        if self.partition is not None:
+            try:
+                self.partition.trim_memory(since)
+            except Exception:
+                # The next epoch restores it, or fails and says why.
+                traceback.print_exc()
+                self._close()
 
     def drop(self) -> None:
         """Free everything in the partition's own thread, without waiting for it."""
@@ -140,6 +158,13 @@ class PartitionCache:
             unused = [key for key, cached in self._kept.items() if cached.last_used < since]
             dropped = [self._kept.pop(key) for key in unused]
         self._drop(dropped)
+
+    def trim_unused(self, now: float) -> None:
+        """Let partitions that are unused for some seconds give back memory that others lack."""
+        # Under the lock, so that an attempt which takes a partition meanwhile comes after that in its thread.
+        with self._lock:
+            for cached in self._kept.values():
+                cached.trim(now)
 
     def close(self, timeout_s: float) -> None:
         """Drop everything, and wait for a limited time until functions are closed."""

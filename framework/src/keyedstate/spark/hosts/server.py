@@ -191,6 +191,7 @@ class Host:
                     # After its other tasks, which may belong to another query.
                     self._retired = True
                 self._cache.drop_unused(now - self._idle_s)
+                self._cache.trim_unused(now)
                 ends = self._retired or (not self._connections and now - last_used > self._idle_s)
                 # A task that has connected meanwhile is served first.
                 if listens and ends and folder.withdraw(number, unless=self._is_wanted):

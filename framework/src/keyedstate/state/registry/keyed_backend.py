@@ -408,6 +408,11 @@ class KeyedStateBackend:
         if self._spill_manager is not None:
             self._spill_manager.balance(self._tables, self._cancel_snapshots)
 
+    def trim_memory(self, since: float) -> None:
+        """Let the tables give back memory that others lack, as `StateTable.trim`."""
+        for table in self._written_tables().values():
+            table.trim(since)
+
     def _cancel_snapshots(self) -> int:
         """Cancel the running snapshots and return how many these are."""
         running = [task for task in self._snapshots if not task.done]

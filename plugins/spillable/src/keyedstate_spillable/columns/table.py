@@ -112,6 +112,10 @@ class TieredColumns(WalkedTiers[K, N, V], MovingColumns[K, N, V], RewritingTable
             memory.release()
             raise
 
+    def trim(self, since: float) -> None:
+        self.rows.trim()
+        super().trim(since)
+
     def changes_since(self, epoch: int) -> TableChanges[K, N, V]:
         written, removed = self._changed_since(epoch)
         memory = self._captured(written, removed[self._marks[removed] & AWAY == 0])

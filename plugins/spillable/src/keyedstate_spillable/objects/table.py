@@ -357,6 +357,10 @@ class TieredTable(
             memory.release()
             raise
 
+    def trim(self, since: float) -> None:
+        self.rows.trim()
+        super().trim(since)
+
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
         self._epoch = epoch

@@ -106,6 +106,10 @@ class SpillSpace(RowSpace):
             self._space = self._open_space()
         self._space.put_many(keys, values)
 
+    def trim(self) -> None:
+        if self._space is not None:
+            self._space.trim()
+
     def copy(self) -> RowCopy:
         return _NoRows() if self._space is None else self._space.copy()
 

@@ -75,6 +75,11 @@ class DiskRows:
             self._rows.put_many(dict(self._removed))
             self._removed.clear()
 
+    def trim(self) -> None:
+        """Let the database give back memory."""
+        self.flush()
+        self._rows.trim()
+
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """Yield the rows of a range; end it before the next change."""
         self.flush()

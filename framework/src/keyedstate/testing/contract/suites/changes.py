@@ -150,7 +150,7 @@ class ChangeContract(ContractBase):
                 f"key-{generator.randrange(10)}",
                 generator.randrange(3),
             )
-            match generator.randrange(5):
+            match generator.randrange(6):
                 case 0:
                     tracking.put(*address, [number])
                     model[address] = [number]
@@ -167,6 +167,8 @@ class ChangeContract(ContractBase):
                     tracking.remove_many([address[0]], [address[1]], address[2])
                     if model.pop(address, None) is not None:
                         touched.add(address)
+                case 4 if number % 10 == 0:
+                    tracking.trim(0.0)
                 case _:
                     assert tracking.get(*address) == model.get(address)
             if number % 100 == 99:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -186,6 +187,20 @@ class TableContract(ContractBase):
             table.put_many([3], ["a"], 1, [])
         with pytest.raises(ValueError):
             table.remove_many([], ["a"], 1)
+
+    def test_a_table_that_is_trimmed_shows_the_same(self, table: AnyStateTable) -> None:
+        """The framework asks it of tables that are not used for a while, again and again."""
+        model = fill(table, 60)
+        table.trim(0.0)
+        assert content(table) == model
+        table.put(3, "trimmed", 1, [-1])
+        for address in list(model)[::2]:
+            table.remove(*address)
+            del model[address]
+        table.trim(time.monotonic())
+        table.trim(0.0)
+        assert content(table) == {**model, (3, "trimmed", 1): [-1]}
+        assert table.get_many([3, 3], ["trimmed", "none"], 1) == [[-1], None]
 
     # -- the visitor --------------------------------------------------------------------------------------
 

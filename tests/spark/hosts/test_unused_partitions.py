@@ -1,0 +1,92 @@
+"""Partitions that no task asks for: they give back memory first, and are dropped later."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hosted import wait_until
+
+from keyedstate.spark.hosts.partition_cache import CachedPartition, PartitionCache
+
+KEY = ("file:///operator", 3)
+
+
+class Recorded:
+    """Stands for a partition, since a real one gives back memory only where others lack it."""
+
+    def __init__(self) -> None:
+        self.trimmed: list[tuple[float, int]] = []
+        self.fails = False
+        self.closed = False
+
+    def trim_memory(self, since: float) -> None:
+        self.trimmed.append((since, threading.get_ident()))
+        if self.fails:
+            raise OSError("the disk is full")
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def cache() -> Iterator[PartitionCache]:
+    cache = PartitionCache()
+    yield cache
+    cache.close(10.0)
+
+
+def kept(cache: PartitionCache) -> tuple[CachedPartition, Any]:
+    attempt = cache.take(KEY, "plan")
+    partition: Any = Recorded()
+    attempt.cached.partition = partition
+    cache.put_back(attempt)
+    return attempt.cached, partition
+
+
+def done(cached: CachedPartition) -> int:
+    """Wait for what was asked of the partition before, and return the thread that does it."""
+    return cached.run(threading.get_ident)
+
+
+def test_an_unused_partition_gives_back_memory_every_ten_seconds_in_its_own_thread(
+    cache: PartitionCache,
+) -> None:
+    cached, partition = kept(cache)
+    used = cached.last_used
+    for later in (0, 9, 11, 12, 20, 22, 23):
+        cache.trim_unused(used + later)
+    done(cached)
+    assert partition.trimmed == [(used + 10, done(cached))] * 2
+
+
+def test_a_partition_that_a_task_uses_is_left_alone(cache: PartitionCache) -> None:
+    cached, partition = kept(cache)
+    attempt = cache.take(KEY, "plan")
+    assert attempt.cached is cached
+    cache.trim_unused(time.monotonic() + 60)
+    done(cached)
+    assert partition.trimmed == []
+    cache.put_back(attempt)
+    cache.trim_unused(time.monotonic() + 60)
+    done(cached)
+    assert len(partition.trimmed) == 1
+
+
+def test_a_partition_that_cannot_give_back_memory_is_restored_by_its_next_epoch(
+    cache: PartitionCache, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cached, partition = kept(cache)
+    partition.fails = True
+    cache.trim_unused(cached.last_used + 60)
+    wait_until(lambda: partition.closed)
+    done(cached)
+    assert cached.partition is None
+    assert "the disk is full" in capsys.readouterr().err
+    cache.trim_unused(cached.last_used + 120)
+    done(cached)
+    assert len(partition.trimmed) == 1
+    assert cache.take(KEY, "plan").cached is cached
