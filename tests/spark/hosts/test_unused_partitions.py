@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from hosted import wait_until
+from hosted import HostedJob, wait_until
 
+from keyedstate.checkpoint.format.manifest import StateOrigin
 from keyedstate.spark.hosts.partition_cache import CachedPartition, PartitionCache
 
 KEY = ("file:///operator", 3)
@@ -90,3 +92,18 @@ def test_a_partition_that_cannot_give_back_memory_is_restored_by_its_next_epoch(
     done(cached)
     assert len(partition.trimmed) == 1
     assert cache.take(KEY, "plan").cached is cached
+
+
+def test_a_host_without_tasks_asks_its_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes ten seconds, in which nothing happens."""
+    local = tmp_path / "local"
+    local.mkdir()
+    monkeypatch.setenv("TMPDIR", str(local))
+    options = {"backend": "rocksdb", "rocksdb.memory-budget": 8 << 20, "rocksdb.memory-object-ratio": 0.0}
+    with HostedJob(tmp_path, idle_ms=60_000, **options) as job:
+        job.epoch(0, [f"a key of some length: {number:050}" for number in range(12_000)])
+        assert list(local.glob("*/db/CURRENT"))
+        assert not list(local.glob("*/db/*.sst")), "the write buffer has room for more"
+        wait_until(lambda: list(local.glob("*/db/*.sst")))
+        job.epoch(1, ["a"])
+        assert job.checkpoint().parts[0].state_origin is StateOrigin.HOST
