@@ -60,7 +60,7 @@ def raw_database() -> Iterator[tuple[Rdict, Callable[[list[bytes], list[bytes]],
     with shared_memory(options, STATE_BACKEND) as memory, tempfile.TemporaryDirectory() as folder:
         tuning = Tuning(options, memory)
         database = Rdict(folder + "/db", options=tuning.database())
-        rows = database.create_column_family("raw", tuning.column_family("raw"))
+        rows = database.create_column_family("raw", tuning.column_family("raw", 1))
         write = WriteOptions()
         write.disable_wal = True
         rows.set_write_options(write)

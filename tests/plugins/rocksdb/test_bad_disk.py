@@ -7,6 +7,7 @@ import signal
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,27 @@ def test_a_damaged_table_file_never_ends_an_iteration_early(tmp_path: Path) -> N
         list(table.keys_and_namespaces())
     with refused:
         table.get_many([0] * 50_000, range(50_000), VOID)
+    instance.close()
+
+
+@pytest.mark.parametrize("read", [0, 1, 30])
+def test_a_scan_reads_on_where_the_disk_failed_for_a_moment(tmp_path: Path, read: int) -> None:
+    """`Rdict.items` ends without an error then."""
+    instance = open_instance("rocksdb", tmp_path, key_groups=KeyGroupRange(0, 1), max_parallelism=2)
+    table: Any = instance.table(LISTS)
+    table.put_many([0] * 100, range(100), VOID, [[key] for key in range(100)])
+    table.write_back()
+    space: Any = instance.context.resources["ordered store"].open_space("lists")
+
+    class EndsEarly:
+        iter = space.rows.iter
+
+        def items(self, **where: Any) -> Iterator[Any]:
+            return islice(Rdict.items(rows, **where), read)
+
+    rows, space.rows = space.rows, EndsEarly()
+    assert sorted(key for key, _ in table.keys_and_namespaces()) == list(range(100))
+    space.rows = rows
     instance.close()
 
 

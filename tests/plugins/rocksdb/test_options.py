@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from rocksdb_incremental import Job, tables_of
-from support.inside import rocksdb_rows
+from support.inside import rocksdb_rows, rocksdb_store
 
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
@@ -48,7 +48,8 @@ def test_a_budget_is_divided_between_the_cache_and_what_is_to_be_flushed() -> No
     assert cache_bytes(64 * MIB, 0.5) == int(64 * MIB * 2.5 / 3)
     assert write_buffer_bytes(64 * MIB, 0.5) == 64 * MIB // 3
     assert mutable_bytes(800) == 700
-    assert [arena_block_bytes(size) for size in (0, 64 * MIB, 1 << 40)] == [8 << 10, 128 << 10, MIB]
+    assert [arena_block_bytes(size, 64 * MIB) for size in (0, 64 * MIB, 1 << 40)] == [8 << 10, 128 << 10, MIB]
+    assert arena_block_bytes(64 * MIB, 512 << 10) == 64 << 10
 
 
 def test_all_databases_of_a_process_share_one_budget(tmp_path: Path) -> None:
@@ -162,6 +163,30 @@ def test_a_hundred_states_with_a_few_rows_leave_room_in_the_write_buffers(tmp_pa
     for instance in instances:
         instance.close()
     assert len(memory.spaces) == 0
+
+
+def test_many_databases_of_one_state_leave_room_in_the_write_buffers(tmp_path: Path) -> None:
+    instances = [opened(tmp_path, {"rocksdb.memory-budget": 256 * MIB}) for _ in range(70)]
+    for instance in instances:
+        instance.table(META)
+    memory = instances[0].context.resources["ordered store"]._tuning.memory
+    assert memory.write_buffers.get_usage() < memory.mutable_bytes // 2
+    for instance in instances:
+        instance.close()
+
+
+def test_states_that_are_restored_leave_as_much_room_in_the_write_buffers_as_new_ones(tmp_path: Path) -> None:
+    job = Job(tmp_path, options={"rocksdb.incremental": True, "rocksdb.memory-budget": 256 * MIB})
+    job.restart()
+    states = [ValueState(f"state-{number}", types.INT64) for number in range(70)]
+    job.run(lambda instance: [instance.get_state(state).update_many([1], [2]) for state in states] and None)
+    used = []
+    for _ in range(2):
+        memory = rocksdb_store(job.instances[0])._tuning.memory
+        used.append(memory.write_buffers.get_usage())
+        job.restart()
+    assert used[1] <= used[0] < memory.mutable_bytes // 2
+    job.close()
 
 
 def test_a_budget_bounds_what_waits_in_memory(tmp_path: Path) -> None:

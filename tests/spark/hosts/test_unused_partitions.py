@@ -12,9 +12,9 @@ import pytest
 from hosted import HostedJob, wait_until
 
 from keyedstate.checkpoint.format.manifest import StateOrigin
-from keyedstate.spark.hosts.partition_cache import CachedPartition, PartitionCache
+from keyedstate.spark.hosts.partition_cache import Attempt, CachedPartition, PartitionCache
 
-KEY = ("file:///operator", 3)
+OPERATOR = "file:///operator"
 
 
 class Recorded:
@@ -41,8 +41,12 @@ def cache() -> Iterator[PartitionCache]:
     cache.close(10.0)
 
 
-def kept(cache: PartitionCache) -> tuple[CachedPartition, Any]:
-    attempt = cache.take(KEY, "plan")
+def begun(cache: PartitionCache, number: int = 0, query: str = "query") -> Attempt:
+    return cache.take((OPERATOR, number), "plan", query)
+
+
+def kept(cache: PartitionCache, number: int = 0, query: str = "query") -> tuple[CachedPartition, Any]:
+    attempt = begun(cache, number, query)
     partition: Any = Recorded()
     attempt.cached.partition = partition
     cache.put_back(attempt)
@@ -67,7 +71,7 @@ def test_an_unused_partition_gives_back_memory_every_ten_seconds_in_its_own_thre
 
 def test_a_partition_that_a_task_uses_is_left_alone(cache: PartitionCache) -> None:
     cached, partition = kept(cache)
-    attempt = cache.take(KEY, "plan")
+    attempt = begun(cache)
     assert attempt.cached is cached
     cache.trim_unused(time.monotonic() + 60)
     done(cached)
@@ -76,6 +80,25 @@ def test_a_partition_that_a_task_uses_is_left_alone(cache: PartitionCache) -> No
     cache.trim_unused(time.monotonic() + 60)
     done(cached)
     assert len(partition.trimmed) == 1
+
+
+def test_partitions_of_a_query_that_runs_keep_what_they_have(cache: PartitionCache) -> None:
+    """Those of one epoch take turns, and so do its operators."""
+    (first, mine), (other, theirs) = kept(cache, 1), kept(cache, 2, "other query")
+    running = begun(cache, 3)
+    cache.trim_unused(time.monotonic() + 60)
+    done(first)
+    assert mine.trimmed == []
+    cache.drop(running)
+    last, _ = kept(cache, 4)
+    last.last_used = first.last_used + 100
+    cache.trim_unused(last.last_used + 9)
+    done(first)
+    assert mine.trimmed == []
+    cache.trim_unused(last.last_used + 11)
+    assert mine.trimmed == [(last.last_used + 10, done(first))]
+    done(other)
+    assert len(theirs.trimmed) == 2
 
 
 def test_a_partition_that_cannot_give_back_memory_is_restored_by_its_next_epoch(
@@ -91,7 +114,7 @@ def test_a_partition_that_cannot_give_back_memory_is_restored_by_its_next_epoch(
     cache.trim_unused(cached.last_used + 120)
     done(cached)
     assert len(partition.trimmed) == 1
-    assert cache.take(KEY, "plan").cached is cached
+    assert begun(cache).cached is cached
 
 
 def test_a_host_without_tasks_asks_its_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,8 +184,8 @@ class StateTable(ABC, Generic[K, N, V]):
     def trim(self, since: float) -> None:
         """Give back memory that other tables of the process have lacked since a time, by `time.monotonic`.
 
-        The framework calls it in the owner's thread, again and again, between two epochs of a table that none
-        has used for some seconds; `since` is the end of these.  What the table shows stays the same.
+        The framework calls it in the owner's thread, again and again, between two epochs of a query that has
+        been unused for some seconds; `since` is the end of these.  What the table shows stays the same.
         """
         return
 

@@ -278,7 +278,7 @@ class Partition:
     def trim_memory(self, since: float) -> None:
         """Give back memory that other partitions of the process lack, between two epochs.
 
-        The partition has been unused since a time, by `time.monotonic`.
+        The query has been unused for some seconds, which ended at a time by `time.monotonic`.
         """
         self._keyed.trim_memory(since)
 

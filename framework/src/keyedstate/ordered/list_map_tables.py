@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from operator import gt
 from typing import Any, Generic, TypeVar
@@ -15,10 +15,11 @@ from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered.caching.object_cache import ABSENT_ENTRY, EntryCache, ObjectMemory
 from keyedstate.ordered.caching.table import CachedValueTable
 from keyedstate.ordered.codecs import EntryCodec, ListCodec, MapCodec, Rows
+from keyedstate.ordered.stored_maps import StoredMap, TimedStoredMap
 from keyedstate.ordered.table import OrderedTable, ValueTable
 from keyedstate.ordered.timers import OrderedTimerTable
 from keyedstate.ordered.write_buffer import WriteBuffer
-from keyedstate.types import TimedDict, TimedList
+from keyedstate.types import TimedList
 from keyedstate.types.weights import Weight, weight_of, weight_of_collection
 
 K = TypeVar("K")
@@ -321,162 +322,6 @@ class MapTable(_GroupedTable[K, N, MapCodec]):
             others = tracked.running is None or self._exists(address)
         tracked.note(address, others)
         return True
-
-
-class StoredMap(MutableMapping[Any, Any]):
-    """A stored map: an access of a map key reads or writes its row."""
-
-    __slots__ = ("_address", "_codec", "_table")
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(self, table: MapTable[Any, Any], address: bytes) -> None:
-        self._table = table
-        self._address = address
-        self._codec = table.codec
-
-    def _find(self, key: Any) -> Any:
-        """Return the value under a map key, or `ABSENT_ENTRY`."""
-        row = self._codec.row(self._address, key)  # raises for a key of another type, which may equal one
-        whole = self._table.cached(self._address)
-        if whole is None:
-            data = self._table.buffer.get(row)
-            return ABSENT_ENTRY if data is None else self._codec.value_of(data)
-        if whole is ABSENT_ENTRY or key not in whole:
-            return ABSENT_ENTRY
-        return self._table.copy_value(whole[key])
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """Return the value under a map key."""
-        found = self._find(key)
-        return default if found is ABSENT_ENTRY else found
-
-    def __getitem__(self, key: Any) -> Any:
-        found = self._find(key)
-        if found is ABSENT_ENTRY:
-            raise KeyError(key)
-        return found
-
-    def __contains__(self, key: object) -> bool:
-        return self._table.buffer.get(self._codec.row(self._address, key)) is not None
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        self.update({key: value})
-
-    def update(self, entries: dict[Any, Any]) -> None:  # type: ignore[override]
-        """Write several entries."""
-        self._table.write_entries(self._address, entries, self._codec.rows(self._address, entries))
-
-    def __delitem__(self, key: Any) -> None:
-        if not self._table.delete_entries(self._address, (key,)):
-            raise KeyError(key)
-
-    def remove_all(self, keys: Sequence[Any], *, others: bool | None = None) -> None:
-        """Remove those of several map keys that exist; `others` as in `MapTable.delete_entries`."""
-        self._table.delete_entries(self._address, list(dict.fromkeys(keys)), others=others)
-
-    def __iter__(self) -> Iterator[Any]:
-        whole = self._table.cached(self._address)
-        if whole is not None:
-            return iter(() if whole is ABSENT_ENTRY else list(whole))
-        skipped = len(self._address)
-        return iter(self._codec.keys_of([row[skipped:] for row, _ in self._table.buffer.scan(self._address)]))
-
-    def items(self) -> Any:
-        """Return the entries, all read now."""
-        return self.copy().items()
-
-    def values(self) -> Any:
-        """Return the values, all read now."""
-        return self.copy().values()
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self._table.buffer.scan(self._address))
-
-    def __bool__(self) -> bool:
-        known = self._table.tracked.known(self._address)
-        return self._table.look_up(self._address) if known is None else known
-
-    def copy(self) -> dict[Any, Any]:
-        """Return the entries as a dict."""
-        found = self._table.read(self._address)
-        return {} if found is None else found
-
-
-class TimedStoredMap(StoredMap):
-    """A stored map with timestamps: an entry is written first, then its timestamp in `stamps`."""
-
-    __slots__ = ("_written", "stamps")
-
-    def __init__(self, table: MapTable[Any, Any], address: bytes) -> None:
-        super().__init__(table, address)
-        self._written: dict[Any, Any] = {}
-        self.stamps = StoredStamps(self)
-
-    def update(self, entries: dict[Any, Any]) -> None:  # type: ignore[override]
-        self._written.update(entries)
-
-    def write_stamps(self, stamps: Mapping[Any, int]) -> None:
-        """Write the timestamps of entries, with the values written before them, or the stored ones."""
-        codec = self._codec
-        rows: Rows = {}
-        values = {key: self._written.pop(key) if key in self._written else self[key] for key in stamps}
-        for key, stamp in stamps.items():
-            rows[codec.row(self._address, key)] = codec.encode(values[key], stamp)
-        self._table.write_entries(self._address, TimedDict.of(values, dict(stamps)), rows)
-
-    def read_stamp(self, key: Any, default: Any) -> Any:
-        """Return the timestamp of an entry, or a default without the entry."""
-        data = self._table.buffer.get(self._codec.row(self._address, key))
-        return default if data is None else self._codec.stamp_of(data)
-
-    def read_stamps(self) -> dict[Any, int]:
-        """Return all timestamps."""
-        found: TimedDict[Any, Any] | None = self._table.read(self._address)
-        return {} if found is None else found.stamps
-
-
-class StoredStamps(MutableMapping[Any, int]):
-    """The timestamps of a stored map."""
-
-    __slots__ = ("_map",)
-
-    def __init__(self, stored: TimedStoredMap) -> None:
-        self._map = stored
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        """Return the timestamp of an entry."""
-        return self._map.read_stamp(key, default)
-
-    def __getitem__(self, key: Any) -> int:
-        found: int | None = self._map.read_stamp(key, None)
-        if found is None:
-            raise KeyError(key)
-        return found
-
-    def __setitem__(self, key: Any, stamp: int) -> None:
-        self._map.write_stamps({key: stamp})
-
-    def update(self, stamps: Mapping[Any, int]) -> None:  # type: ignore[override]
-        """Write several timestamps."""
-        self._map.write_stamps(stamps)
-
-    def __delitem__(self, key: Any) -> None:
-        del self._map[key]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._map.read_stamps())
-
-    def values(self) -> Any:
-        """Return the timestamps, all read now."""
-        return self._map.read_stamps().values()
-
-    def items(self) -> Any:
-        """Return the timestamps by map key, all read now."""
-        return self._map.read_stamps().items()
-
-    def __len__(self) -> int:
-        return len(self._map)
 
 
 def create_ordered_table(

@@ -44,13 +44,14 @@ def mutable_bytes(write_buffers: int) -> int:
     return write_buffers * 7 // 8
 
 
-def arena_block_bytes(mutable: int) -> int:
+def arena_block_bytes(mutable: int, write_buffer: int) -> int:
     """Return the step in which a buffer takes memory.
 
-    RocksDB's own step, of up to 1 MiB, is also what a buffer of a few rows takes.  With one buffer for each
-    state, partition and operator, a few dozen of those would be all the memory, and each write would flush.
+    RocksDB's own step, an eighth of the buffer up to 1 MiB, is also what a buffer of a few rows takes.  With
+    one buffer for each state, partition and operator, a few dozen of those would be all the memory, and each
+    write would flush.
     """
-    return min(max(mutable >> 9, _LEAST_ARENA_BLOCK), 1 << 20)
+    return max(min(mutable >> 9, write_buffer // 8, 1 << 20), _LEAST_ARENA_BLOCK)
 
 
 class SharedMemory:

@@ -90,18 +90,20 @@ class RocksStore(OrderedStore):
             options.enable_statistics()
         self._options = options
         with opened(self.path):
-            families = Rdict.list_cf(str(self.path)) if self.path.exists() else ["default"]
-            self._database: Rdict | None = Rdict(
-                str(self.path),
-                options=options,
-                column_families={family: self._family_options(family) for family in families},
-            )
-        for family in families:
-            if family.startswith(_FAMILY):
-                self._add(family, self._database.get_column_family(family))
+            found = Rdict.list_cf(str(self.path)) if self.path.exists() else []
+            states = [family for family in found if family.startswith(_FAMILY)]
+            # RocksDB's own family has no rows, and so no rank.
+            families = {"default": self._family_options("default")}
+            families |= {family: self._family_options(family, n) for n, family in enumerate(states, 1)}
+            self._database: Rdict | None = Rdict(str(self.path), options=options, column_families=families)
+        for family in states:
+            self._add(family, self._database.get_column_family(family))
 
-    def _family_options(self, family: str) -> Options:
-        return self._tuning.column_family(family.removeprefix(_FAMILY))
+    def _family_options(self, family: str, new: int = 0) -> Options:
+        """Return the options of a family: of the `new`-th state of those that are opened now, or of none."""
+        memory = self._tuning.memory
+        others = len(memory.spaces) if new and memory is not None else 0
+        return self._tuning.column_family(family.removeprefix(_FAMILY), others + new)
 
     def _add(self, family: str, rows: Rdict) -> RocksSpace:
         state = family.removeprefix(_FAMILY)
@@ -127,7 +129,7 @@ class RocksStore(OrderedStore):
             return self._spaces[state]
         family = _FAMILY + state
         with opened(self.path):
-            rows = self.database.create_column_family(family, self._family_options(family))
+            rows = self.database.create_column_family(family, self._family_options(family, 1))
         return self._add(family, rows)
 
     def drop_space(self, state: str) -> None:
@@ -442,13 +444,18 @@ def _items(rows: Rdict, start: bytes, end: bytes | None) -> Iterator[tuple[bytes
         yield key(), value()
         following()
     if valid():
-        last = key()
+        last: bytes | None = None
         # The database is raw, which the stub does not know.
-        for row in cast("Iterator[tuple[bytes, bytes]]", rows.items(from_key=last, read_opt=bounds)):
+        for row in cast("Iterator[tuple[bytes, bytes]]", rows.items(from_key=key(), read_opt=bounds)):
             yield row
             last = row[0]
-        # The items also end where RocksDB cannot read the next one, and only the iterator tells of it.
-        found.seek(last)
-        if valid():
+        # The items also end where RocksDB cannot read the next one.  The iterator tells of it, or reads on
+        # where it can: it may have older files, and a disk may have failed once.
+        if last is not None:
+            found.seek(last)
+            if valid():
+                following()
+        while valid():
+            yield key(), value()
             following()
     found.status()

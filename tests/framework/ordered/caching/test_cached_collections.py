@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -128,6 +129,8 @@ class Side:
                 shown = found, number in stored, len(stored), bool(stored), list(stored)
                 return repr(shown)
             case "trim":
+                if table.cache is not None:
+                    table.cache._memory.lacked = math.inf
                 table.trim(0.0)
             case "begin":
                 table.begin_epoch(key + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -130,6 +131,8 @@ class Pair:
             case "write back":
                 return table.write_back()
             case "trim":
+                if isinstance(table, CachedValueTable):
+                    table.cache._memory.lacked = math.inf
                 return table.trim(0.0)
             case "visit":
                 visitor, found = table.visitor(3), []

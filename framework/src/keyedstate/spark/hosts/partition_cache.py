@@ -29,8 +29,9 @@ class CachedPartition:
     The digest is that of the plan that made it.
     """
 
-    def __init__(self, digest: str) -> None:
+    def __init__(self, digest: str, query: str) -> None:
         self.digest = digest
+        self.query = query
         self.partition: Partition | None = None
         #: The thread that runs an epoch of it; None between two epochs.
         self.thread: int | None = None
@@ -58,11 +59,14 @@ class CachedPartition:
         self.partition = Partition(plan, start, stays=True)
         return self.partition
 
-    def trim(self, now: float) -> None:
-        """Let an unused partition give back memory, in its own thread and without waiting for it."""
-        if now - max(self.last_used, self._last_trimmed) > _TRIM_AFTER_S:
+    def trim(self, now: float, last_used: float) -> None:
+        """Let it give back memory, in its own thread and without waiting for it, if it is due.
+
+        The query has not been used since a time.
+        """
+        if now - max(last_used, self._last_trimmed) > _TRIM_AFTER_S:
             self._last_trimmed = now
-            self._executor.submit(self._trim, self.last_used + _TRIM_AFTER_S)
+            self._executor.submit(self._trim, last_used + _TRIM_AFTER_S)
 
     def _trim(self, since: float) -> None:
         if self.partition is not None:
@@ -91,7 +95,7 @@ class CachedPartition:
                 traceback.print_exc()
 
 
-@dataclass
+@dataclass(eq=False)
 class Attempt:
     """An attempt at an epoch of one partition, numbered in order, and the copy that it alone uses."""
 
@@ -111,21 +115,24 @@ class PartitionCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: dict[PartitionKey, CachedPartition] = {}
+        self._running: set[Attempt] = set()
         #: The number of the last attempt at each partition.
         self._newest: dict[PartitionKey, int] = {}
         #: Dropped and perhaps not yet freed; the host waits for them when it ends.
         self._dropped: list[CachedPartition] = []
 
-    def take(self, key: PartitionKey, digest: str) -> Attempt:
-        """Start an attempt, with the cached partition if the same plan made it."""
+    def take(self, key: PartitionKey, digest: str, query: str) -> Attempt:
+        """Start an attempt of a query, by its id, with the cached partition if the same plan made it."""
         with self._lock:
             number = self._newest.get(key, 0) + 1
             self._newest[key] = number
             kept = self._kept.pop(key, None)
-        if kept is not None and kept.digest != digest:
+            fits = kept is not None and kept.digest == digest
+            attempt = Attempt(key, number, kept if kept and fits else CachedPartition(digest, query))
+            self._running.add(attempt)
+        if kept is not None and not fits:
             self._drop([kept])
-            kept = None
-        return Attempt(key, number, kept or CachedPartition(digest))
+        return attempt
 
     def has(self, key: PartitionKey, digest: str, version: str) -> bool:
         """Return whether the cache has a partition that the same plan made, at a `Partition.version`."""
@@ -142,6 +149,7 @@ class PartitionCache:
         """Return the partition of an attempt that has written its manifest."""
         attempt.cached.last_used = time.monotonic()
         with self._lock:
+            self._running.discard(attempt)
             is_newest = self._newest.get(attempt.key) == attempt.number
             if is_newest:
                 self._kept[attempt.key] = attempt.cached
@@ -150,6 +158,8 @@ class PartitionCache:
 
     def drop(self, attempt: Attempt) -> None:
         """Free the partition of an attempt that failed."""
+        with self._lock:
+            self._running.discard(attempt)
         self._drop([attempt.cached])
 
     def drop_unused(self, since: float) -> None:
@@ -160,11 +170,18 @@ class PartitionCache:
         self._drop(dropped)
 
     def trim_unused(self, now: float) -> None:
-        """Let partitions that are unused for some seconds give back memory that others lack."""
+        """Let partitions whose query is unused for some seconds give back memory that others lack.
+
+        Not of single partitions: those of a query, and of its operators, take turns within an epoch, and
+        lack what the others have.
+        """
         # Under the lock, so that an attempt which takes a partition meanwhile comes after that in its thread.
         with self._lock:
+            last_used = dict.fromkeys((attempt.cached.query for attempt in self._running), now)
             for cached in self._kept.values():
-                cached.trim(now)
+                last_used[cached.query] = max(last_used.get(cached.query, 0.0), cached.last_used)
+            for cached in self._kept.values():
+                cached.trim(now, last_used[cached.query])
 
     def close(self, timeout_s: float) -> None:
         """Drop everything, and wait for a limited time until functions are closed."""

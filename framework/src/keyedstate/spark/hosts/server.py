@@ -335,7 +335,7 @@ class Host:
         """Run the epoch in the partition's thread."""
         assert plan.location is not None
         start = EpochStart.of(plan, plan.location, identity)
-        attempt = self._cache.take(_partition_key(plan, identity), digest)
+        attempt = self._cache.take(_partition_key(plan, identity), digest, identity.query_id)
         connection.cached = cached = attempt.cached
 
         def epoch() -> Acknowledgement:
