@@ -170,7 +170,7 @@ def test_many_databases_of_one_state_leave_room_in_the_write_buffers(tmp_path: P
     for instance in instances:
         instance.table(META)
     memory = instances[0].context.resources["ordered store"]._tuning.memory
-    assert memory.write_buffers.get_usage() < memory.mutable_bytes // 2
+    assert memory.write_buffers.get_usage() < memory.mutable_bytes // 3
     for instance in instances:
         instance.close()
 
