@@ -7,11 +7,10 @@ Implement `OrderedStore`, `RowSpace` and `RowCopy`, and let the hook that create
 
 from keyedstate.ordered.caching.object_cache import ObjectMemory
 from keyedstate.ordered.codecs import ValueCodec
-from keyedstate.ordered.list_map_tables import create_ordered_table
-from keyedstate.ordered.rewriting import RewritingTable
+from keyedstate.ordered.creation import create_ordered_table
 from keyedstate.ordered.row_keys import RowLayout
 from keyedstate.ordered.store import OrderedStore, RowCopy, RowReader, RowSpace, end_of, store_of
-from keyedstate.ordered.table import SWEEP_ENTRIES, OrderedTable
+from keyedstate.ordered.table import SWEEP_ENTRIES, OrderedTable, RewritingTable
 from keyedstate.ordered.write_buffer import BATCH_BYTES, BATCH_ROWS, WriteBuffer
 
 __all__ = [

@@ -1,26 +1,20 @@
-"""List and map state over rows: an append reads nothing, and a map is read and written key by key."""
+"""Tables with several rows per entry, and those of list state: an append reads nothing."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from itertools import compress
-from operator import gt
 from typing import Any, Generic, TypeVar
 
-from keyedstate.backend import StateKind, StateMeta
+from keyedstate.backend import StateMeta
 from keyedstate.backend.table import EntryBatch
-from keyedstate.backend.timers import holds_timers
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered.caching.object_cache import ABSENT_ENTRY, EntryCache, ObjectMemory
-from keyedstate.ordered.caching.table import CachedValueTable
-from keyedstate.ordered.codecs import EntryCodec, ListCodec, MapCodec, Rows
-from keyedstate.ordered.stored_maps import StoredMap, TimedStoredMap
-from keyedstate.ordered.table import OrderedTable, ValueTable
-from keyedstate.ordered.timers import OrderedTimerTable
+from keyedstate.ordered.codecs import EntryCodec, ListCodec, Rows
+from keyedstate.ordered.table import OrderedTable
 from keyedstate.ordered.write_buffer import WriteBuffer
 from keyedstate.types import TimedList
-from keyedstate.types.weights import Weight, weight_of, weight_of_collection
+from keyedstate.types.weights import Weight, weight_of_collection
 
 K = TypeVar("K")
 N = TypeVar("N")
@@ -28,7 +22,7 @@ V = TypeVar("V")
 C = TypeVar("C", bound=EntryCodec)
 
 
-class _GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
+class GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
     """Several rows per entry.
 
     With a `memory`, a whole list or map that was read stays in it as an object, if its type allows that.  The
@@ -166,7 +160,7 @@ class _GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
             self._put_rows(address, rows)
 
 
-class ListTable(_GroupedTable[K, N, ListCodec]):
+class ListTable(GroupedTable[K, N, ListCodec]):
     """List state: a row per chunk of elements."""
 
     def get_for_update(self, key_group: int, key: K, namespace: N) -> Any:
@@ -256,93 +250,3 @@ class Stamps:
     def extend(self, stamps: Iterable[int]) -> None:
         """Append the timestamps of the appended elements."""
         self._appender.write(list(stamps))
-
-
-class MapTable(_GroupedTable[K, N, MapCodec]):
-    """Map state: a row per map key; a value reads and writes these rows."""
-
-    def get(self, key_group: int, key: K, namespace: N) -> Any:
-        """Return the stored map, without looking up whether it exists."""
-        address = self._address(key_group, key, namespace)
-        return TimedStoredMap(self, address) if self.codec.timed else StoredMap(self, address)
-
-    def get_for_update(self, key_group: int, key: K, namespace: N) -> Any:
-        return self.get(key_group, key, namespace)
-
-    def copy_value(self, value: Any) -> Any:
-        """Return a value of a cached map as an object of the caller's own."""
-        serializer = self.codec.value_serializer
-        return value if value is None or serializer.immutable else serializer.copy(value)
-
-    def write_entries(self, address: bytes, entries: dict[Any, Any], rows: Rows) -> None:
-        """Write the rows of entries; with a time to live these are a `TimedDict`."""
-        found = self.uncached(address)
-        self.write(address, rows)
-        if found is None:
-            return
-        before = {} if found is ABSENT_ENTRY else found
-        added = [row for row, key in zip(rows, entries, strict=True) if key not in before]
-        if before and added:
-            added.insert(0, self.codec.row(address, next(reversed(before))))
-        if any(map(gt, added, added[1:])):
-            # Cached or not, the entries are read in the order of their rows.
-            return
-        new = self._copy(entries)
-        if found is ABSENT_ENTRY:
-            found = new
-        else:
-            found.update(new)
-            if self.codec.timed:
-                found.stamps.update(new.stamps)
-        self.cache_again(address, found if found else ABSENT_ENTRY, new)
-
-    def delete_entries(self, address: bytes, keys: Sequence[Any], *, others: bool | None = None) -> bool:
-        """Remove the entries under those of several map keys that exist, and return whether any did.
-
-        `others` is whether the map has other keys, and says that all of these exist; None looks up both.
-        """
-        tracked, buffer, row_of = self.tracked, self.buffer, self.codec.row
-        rows = [row_of(address, key) for key in keys]
-        if others is None:
-            stored = [buffer.get(rows[0])] if len(rows) == 1 else buffer.get_many(rows)
-            if None in stored:
-                exist = [data is not None for data in stored]
-                rows, keys = list(compress(rows, exist)), list(compress(keys, exist))
-                if not rows:
-                    return False
-        tracked.note_existing(address)
-        found = self.uncached(address)
-        for row in rows:
-            buffer.put(row, None, address)
-        if found is not None:
-            for key in keys:
-                del found[key]
-            self.cache_again(address, found if found else ABSENT_ENTRY, ABSENT_ENTRY)
-        if others is None:
-            others = tracked.running is None or self._exists(address)
-        tracked.note(address, others)
-        return True
-
-
-def create_ordered_table(
-    meta: StateMeta,
-    key_groups: KeyGroupRange,
-    max_parallelism: int,
-    buffer: WriteBuffer,
-    memory: ObjectMemory | None = None,
-) -> OrderedTable[Any, Any, Any, Any]:
-    """Return the table for a state's kind over the buffer of its space.
-
-    With a `memory`, entries are cached in it where their types allow that.
-    """
-    match meta.kind:
-        case _ if holds_timers(meta):
-            return OrderedTimerTable(meta, key_groups, max_parallelism, buffer)
-        case StateKind.LIST:
-            return ListTable(meta, key_groups, max_parallelism, buffer, memory)
-        case StateKind.MAP:
-            return MapTable(meta, key_groups, max_parallelism, buffer, memory)
-        case _ if memory is not None and weight_of(meta.value_serializer) is not None:
-            return CachedValueTable(meta, key_groups, max_parallelism, buffer, memory)
-        case _:
-            return ValueTable(meta, key_groups, max_parallelism, buffer)

@@ -1,16 +1,85 @@
-"""The values of map state over rows: an access of a map key reads or writes its row."""
+"""Map state over rows: a map is read and written map key by map key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import compress
+from operator import gt
+from typing import Any, TypeVar
 
 from keyedstate.ordered.caching.object_cache import ABSENT_ENTRY
-from keyedstate.ordered.codecs import Rows
+from keyedstate.ordered.codecs import MapCodec, Rows
+from keyedstate.ordered.list_tables import GroupedTable
 from keyedstate.types import TimedDict
 
-if TYPE_CHECKING:
-    from keyedstate.ordered.list_map_tables import MapTable
+K = TypeVar("K")
+N = TypeVar("N")
+
+
+class MapTable(GroupedTable[K, N, MapCodec]):
+    """Map state: a row per map key; a value reads and writes these rows."""
+
+    def get(self, key_group: int, key: K, namespace: N) -> Any:
+        """Return the stored map, without looking up whether it exists."""
+        address = self._address(key_group, key, namespace)
+        return TimedStoredMap(self, address) if self.codec.timed else StoredMap(self, address)
+
+    def get_for_update(self, key_group: int, key: K, namespace: N) -> Any:
+        return self.get(key_group, key, namespace)
+
+    def copy_value(self, value: Any) -> Any:
+        """Return a value of a cached map as an object of the caller's own."""
+        serializer = self.codec.value_serializer
+        return value if value is None or serializer.immutable else serializer.copy(value)
+
+    def write_entries(self, address: bytes, entries: dict[Any, Any], rows: Rows) -> None:
+        """Write the rows of entries; with a time to live these are a `TimedDict`."""
+        found = self.uncached(address)
+        self.write(address, rows)
+        if found is None:
+            return
+        before = {} if found is ABSENT_ENTRY else found
+        added = [row for row, key in zip(rows, entries, strict=True) if key not in before]
+        if before and added:
+            added.insert(0, self.codec.row(address, next(reversed(before))))
+        if any(map(gt, added, added[1:])):
+            # Cached or not, the entries are read in the order of their rows.
+            return
+        new = self._copy(entries)
+        if found is ABSENT_ENTRY:
+            found = new
+        else:
+            found.update(new)
+            if self.codec.timed:
+                found.stamps.update(new.stamps)
+        self.cache_again(address, found if found else ABSENT_ENTRY, new)
+
+    def delete_entries(self, address: bytes, keys: Sequence[Any], *, others: bool | None = None) -> bool:
+        """Remove the entries under those of several map keys that exist, and return whether any did.
+
+        `others` is whether the map has other keys, and says that all of these exist; None looks up both.
+        """
+        tracked, buffer, row_of = self.tracked, self.buffer, self.codec.row
+        rows = [row_of(address, key) for key in keys]
+        if others is None:
+            stored = [buffer.get(rows[0])] if len(rows) == 1 else buffer.get_many(rows)
+            if None in stored:
+                exist = [data is not None for data in stored]
+                rows, keys = list(compress(rows, exist)), list(compress(keys, exist))
+                if not rows:
+                    return False
+        tracked.note_existing(address)
+        found = self.uncached(address)
+        for row in rows:
+            buffer.put(row, None, address)
+        if found is not None:
+            for key in keys:
+                del found[key]
+            self.cache_again(address, found if found else ABSENT_ENTRY, ABSENT_ENTRY)
+        if others is None:
+            others = tracked.running is None or self._exists(address)
+        tracked.note(address, others)
+        return True
 
 
 class StoredMap(MutableMapping[Any, Any]):
