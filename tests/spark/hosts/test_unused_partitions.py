@@ -18,7 +18,7 @@ OPERATOR = "file:///operator"
 
 
 class Recorded:
-    """Stands for a partition, since a real one gives back memory only where others lack it."""
+    """Replaces a partition, since a real one gives back memory only where others lack it."""
 
     def __init__(self) -> None:
         self.trimmed: list[tuple[float, int]] = []

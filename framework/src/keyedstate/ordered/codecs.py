@@ -127,7 +127,8 @@ class _GroupedCodec(EntryCodec):
         # A few at first: a caller often needs no more.  Those of a codec that gains nothing come one by one.
         addressed: list[tuple[bytes, Any, Any]] = []
         waiting: list[list[Row]] = []
-        count, size = 0, _FIRST_ROWS if self.together else 1
+        most = _MOST_ROWS if self.together else 1
+        count, size = 0, min(_FIRST_ROWS, most)
         for address, key, namespace, own in self._grouped(rows):
             addressed.append((address, key, namespace))
             waiting.append(own)
@@ -135,7 +136,7 @@ class _GroupedCodec(EntryCodec):
             if count >= size:
                 yield from self._entries(addressed, waiting)
                 addressed, waiting = [], []
-                count, size = 0, min(2 * size, _MOST_ROWS) if self.together else 1
+                count, size = 0, min(2 * size, most)
         yield from self._entries(addressed, waiting)
 
     def _entries(self, addressed: list[tuple[bytes, Any, Any]], waiting: list[list[Row]]) -> Iterator[Entry]:

@@ -18,7 +18,6 @@ from keyedstate.types.weights import Weight, weight_of_collection
 
 K = TypeVar("K")
 N = TypeVar("N")
-V = TypeVar("V")
 C = TypeVar("C", bound=EntryCodec)
 
 
@@ -149,8 +148,8 @@ class GroupedTable(OrderedTable[K, N, Any, C], Generic[K, N, C]):
         super()._insert(key_group, batch)
 
     def trim(self, since: float) -> None:
-        if self.cache is not None and self.cache.is_wanted_since(since):
-            self.cache.clear()
+        if self.cache is not None:
+            self.cache.trim(since)
         super().trim(since)
 
     def write(self, address: bytes, rows: Rows) -> None:

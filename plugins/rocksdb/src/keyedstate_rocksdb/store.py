@@ -92,7 +92,7 @@ class RocksStore(OrderedStore):
         with opened(self.path):
             found = Rdict.list_cf(str(self.path)) if self.path.exists() else []
             states = [family for family in found if family.startswith(_FAMILY)]
-            # RocksDB's own family has no rows, and so no rank.
+            # RocksDB's own family has no rows.
             families = {"default": self._family_options("default")}
             families |= {family: self._family_options(family, n) for n, family in enumerate(states, 1)}
             self._database: Rdict | None = Rdict(str(self.path), options=options, column_families=families)
@@ -100,10 +100,7 @@ class RocksStore(OrderedStore):
             self._add(family, self._database.get_column_family(family))
 
     def _family_options(self, family: str, new: int = 0) -> Options:
-        """Return the options of a family: of the `new`-th state of those that are opened now, or of none."""
-        memory = self._tuning.memory
-        others = len(memory.spaces) if new and memory is not None else 0
-        return self._tuning.column_family(family.removeprefix(_FAMILY), others + new)
+        return self._tuning.column_family(family.removeprefix(_FAMILY), new)
 
     def _add(self, family: str, rows: Rdict) -> RocksSpace:
         state = family.removeprefix(_FAMILY)

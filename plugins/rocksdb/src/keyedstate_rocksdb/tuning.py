@@ -131,10 +131,10 @@ class Tuning:
             made.set_write_buffer_manager(self.memory.write_buffers)
         return self._finished("", made)
 
-    def column_family(self, state: str, rank: int = 0) -> Options:
+    def column_family(self, state: str, new: int = 0) -> Options:
         """Return the options of a state's column family.
 
-        The rank counts the states of the process up to this one; 0 if there will be no write buffer.
+        `new` numbers the states that are opened together, from 1; 0 if there will be no write buffer.
         """
         values, made = self.values, Options(raw_mode=True)
         made.set_compaction_style(_STYLES[values["compaction"]]())
@@ -167,7 +167,7 @@ class Tuning:
         if values["bloom_bits"]:
             blocks.set_bloom_filter(values["bloom_bits"], False)
             made.set_memtable_whole_key_filtering(True)
-            made.set_memtable_prefix_bloom_ratio(self._buffer_filter_ratio(rank))
+            made.set_memtable_prefix_bloom_ratio(self._buffer_filter_ratio(new))
         made.set_block_based_table_factory(blocks)
         return self._finished(state, made)
 
@@ -178,13 +178,15 @@ class Tuning:
         block: int = self.values["block_bytes"]
         return max(int(_LOOKED_UP * cache) // block, 1)
 
-    def _buffer_filter_ratio(self, rank: int) -> float:
+    def _buffer_filter_ratio(self, new: int) -> float:
         """Return how large the filter of a write buffer is to it, which counts what the buffer will hold."""
         buffer: int = self.values["write_buffer_bytes"]
-        if self.memory is None or not rank:
-            return _BUFFER_FILTER if rank else 0.0
+        if not new:
+            return 0.0
+        if self.memory is None:
+            return _BUFFER_FILTER
         # RocksDB makes the filter before the first row, so it must leave room for the buffers of all states.
-        filled = self.memory.mutable_bytes * min(1.0, _FULL_FILTERS / rank)
+        filled = self.memory.mutable_bytes * min(1.0, _FULL_FILTERS / (len(self.memory.spaces) + new))
         return _BUFFER_FILTER * min(buffer, filled) / buffer
 
     def _finished(self, what: str, made: Options) -> Options:

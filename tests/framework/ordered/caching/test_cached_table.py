@@ -258,11 +258,11 @@ def test_a_table_that_is_not_used_gives_back_memory_that_another_one_lacks() -> 
         idle.put(group_of(key), key, VOID, key)
     used, since = idle.cache.used, time.monotonic()
     idle.trim(since)
-    assert idle.cache.used == used, "nobody lacks memory"
+    assert idle.cache.used == used, "the other table lacks no memory"
     for key in range(1_000):
         busy.put(group_of(key), key, VOID, key)
     idle.trim(time.monotonic())
-    assert idle.cache.used == used, "nobody has lacked it since"
+    assert idle.cache.used == used, "the other table has lacked none since"
     idle.trim(since)
     assert idle.cache.used < 1_000
     for key in range(1_000):

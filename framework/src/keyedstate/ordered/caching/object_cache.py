@@ -119,10 +119,6 @@ class EntryCache:
         young = len(self.young) * self._fixed + self._varying
         return young + self._old_bytes + sys.getsizeof(self.rowless)
 
-    def is_wanted_since(self, since: float) -> bool:
-        """Return whether a cache that shares the memory has lacked it since a time, by `time.monotonic`."""
-        return self._memory.lacked > since
-
     def weigh(self, value: Any) -> None:
         """Count a value that is added to `young`; the one it replaces counts until the next generation."""
         assert self._value is not None
@@ -235,6 +231,12 @@ class EntryCache:
             else:
                 for key in keys:
                     del self.dirty[key]
+
+    def trim(self, since: float) -> None:
+        """Write and drop all entries if a cache that shares the memory has lacked it since a time."""
+        if self._memory.lacked > since:
+            self.write_back()
+            self.clear()
 
     def forget(self, keys: Sequence[CacheKey]) -> None:
         """Drop the entries of keys, written or not."""

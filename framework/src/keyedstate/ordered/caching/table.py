@@ -76,9 +76,7 @@ class CachedValueTable(ValueTable[K, N, V]):
             super().rewrite(meta, of_keys, of_namespaces, of_values)
 
     def trim(self, since: float) -> None:
-        if self.cache.is_wanted_since(since):
-            self.write_back()
-            self.cache.clear()
+        self.cache.trim(since)
         super().trim(since)
 
     @contextmanager
