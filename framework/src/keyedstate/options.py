@@ -157,7 +157,10 @@ CHECKPOINT_PERMISSIONS = choice(
     "(0600, 0700). `group`: their group too (0660, 0770). `umask`: as the umask of the process says.",
 )
 CHECKPOINT_COMPRESSION = choice(
-    "checkpoint.compression", "zstd", ("zstd", "lz4", "none"), "Compression inside segment files."
+    "checkpoint.compression",
+    "zstd",
+    ("zstd", "lz4", "none"),
+    "Compression inside segment files, from 4 KiB in a key group on.",
 )
 CHECKPOINT_MAX_DELTAS = integer(
     "checkpoint.max-deltas",

@@ -6,6 +6,7 @@ A state in which an epoch is missing was lost, one in which it occurs twice coun
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from keyedstate.backend import EntryBatch, StateKind, StateMeta
@@ -27,7 +28,10 @@ State = dict[int, list[int]]
 
 
 class Job:
-    """The tasks of one operator; the key of key group 3 is ``key-3``."""
+    """The tasks of one operator; the key of key group 3 is ``key-3``.
+
+    Before its first epoch each key has seen those `before`.
+    """
 
     def __init__(
         self,
@@ -38,12 +42,14 @@ class Job:
         parallelism: int = 2,
         max_parallelism: int = 8,
         first_attempt: int = 0,
+        before: Sequence[int] = (),
     ) -> None:
         self.folder = OperatorFolder(storage, uid)
         self.query = query
         self.parallelism = parallelism
         self.max_parallelism = max_parallelism
         self._attempts = itertools.count(first_attempt)
+        self.before = before
 
     def identity(self, run: str, epoch: int, partition: int) -> TaskIdentity:
         """Return the identity of a new attempt."""
@@ -76,7 +82,7 @@ class Job:
         writer = SegmentWriter(self.folder.storage, self.folder.data_path(identity), key_groups)
         writer.begin_state(EPOCHS)
         for group in key_groups:
-            seen = [*state.get(group, []), identity.epoch]
+            seen = [*state.get(group, self.before), identity.epoch]
             writer.write_entries(group, [EntryBatch([VOID_NAMESPACE], [f"key-{group}"], [seen])])
         return writer.finish()
 
@@ -151,7 +157,7 @@ class Job:
 
     def state_of(self, *epochs: int) -> State:
         """Return the state after every key has seen these epochs."""
-        return {group: list(epochs) for group in range(self.max_parallelism)}
+        return {group: [*self.before, *epochs] for group in range(self.max_parallelism)}
 
     def files(self, folder: str = "data") -> list[str]:
         return list(self.folder.storage.list(folder))

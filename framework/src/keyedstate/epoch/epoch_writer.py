@@ -48,6 +48,8 @@ class EpochFiles:
     sync_ms: float
     #: With a full snapshot that was completed in the attempt.
     bytes: int
+    #: Of each state.
+    entries: Mapping[str, int]
     operator_state: OperatorStateFile | None = None
     unfinished: str | None = None
 
@@ -178,11 +180,20 @@ class EpochWriter:
         changes: Mapping[str, TableChanges[Any, Any, Any]],
         sync_ms: float,
     ) -> EpochFiles:
-        files = EpochFiles(before.segments, before.deltas, before.native, before.full_snapshots, sync_ms, 0)
+        keyed = self._keyed
+        files = EpochFiles(
+            before.segments,
+            before.deltas,
+            before.native,
+            before.full_snapshots,
+            sync_ms,
+            0,
+            keyed.entries_by_state(),
+        )
         if not any(map(len, changes.values())):
             # An epoch without changes makes the chain no longer, and no full snapshot due.
             return files
-        keyed, metas = self._keyed, {meta.name: meta for meta in self._keyed.metas()}
+        metas = {meta.name: meta for meta in keyed.metas()}
         delta = write_delta(self.folder.storage, path, keyed.key_groups, metas, changes, self._compression)
         return replace(files, deltas=(*before.deltas, delta), bytes=delta.bytes)
 
@@ -238,7 +249,6 @@ def state_manifest(
         backend=plugin.name,
         backend_version=plugin.description.version,
         states=tuple(meta.to_json() for meta in metas),
-        entries=keyed.entries_by_state(),
         rows_in=0,
         rows_out=0,
         largest_event_time=None,
@@ -253,4 +263,7 @@ def state_manifest(
 def _written(captured: CapturedFullSnapshot) -> EpochFiles:
     full = captured.write()
     report = captured.report(full, background=False)
-    return EpochFiles(full.segments, (), full.native, (report,), captured.synchronous_ms, full.bytes)
+    # Those that were written: an ordered store would have to read all rows again to count them.
+    return EpochFiles(
+        full.segments, (), full.native, (report,), captured.synchronous_ms, full.bytes, full.entries
+    )

@@ -37,7 +37,8 @@ class WrittenFullSnapshot:
     native: NativeFullSnapshot | None
     #: That were written, without the files of earlier checkpoints that it shares.
     bytes: int
-    entries: int
+    #: Of each state.
+    entries: Mapping[str, int]
 
 
 class CapturedFullSnapshot:
@@ -89,12 +90,12 @@ class CapturedFullSnapshot:
                     self._completed,
                     self._cancelled,
                 )
-                return WrittenFullSnapshot((), full, written, sum(full.entries.values()))
+                return WrittenFullSnapshot((), full, written, full.entries)
             assert snapshot is not None, "captured in one form or the other"
             with SegmentWriter(self._storage, self.path, keyed.key_groups, self._compression) as writer:
                 snapshot.run(sink(writer))
                 file = writer.finish()
-            return WrittenFullSnapshot((file,), None, file.bytes, sum(file.entries.values()))
+            return WrittenFullSnapshot((file,), None, file.bytes, file.entries)
         finally:
             self._async_ms = (time.perf_counter() - began) * 1000.0
 
@@ -115,7 +116,7 @@ class CapturedFullSnapshot:
             sync_ms=self.synchronous_ms,
             async_ms=self._async_ms,
             bytes=0 if written is None else written.bytes,
-            entries=0 if written is None else written.entries,
+            entries=0 if written is None else sum(written.entries.values()),
             ended_ms=system_clock(),
         )
 

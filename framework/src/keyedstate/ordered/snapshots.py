@@ -9,7 +9,7 @@ from typing import Any
 from keyedstate.backend.changes import AddressBatch, TableChanges
 from keyedstate.backend.table import AnyStateTable, EntryBatch, StateEntry, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
-from keyedstate.ordered.codecs import Entry, EntryCodec
+from keyedstate.ordered.codecs import Entry, EntryCodec, Row
 from keyedstate.ordered.row_keys import RowLayout
 from keyedstate.ordered.store import RowCopy, end_of
 from keyedstate.tables.address_visitor import TableVisitor
@@ -21,33 +21,70 @@ class CopiedEntries(TableSnapshot[Any, Any, Any]):
 
     def __init__(self, codec: EntryCodec, copy: RowCopy) -> None:
         self._codec = codec
-        self._copy = copy
+        self._rows = CopiedRows(codec.layout, copy)
 
     def batches(self, key_group: int, size: int) -> Iterator[EntryBatch[Any, Any, Any]]:
-        prefix = self._codec.layout.group_prefix(key_group)
-        entries = self._codec.entries(self._copy.scan(prefix, end_of(prefix)))
+        entries = self._codec.entries(self._rows.of(key_group))
         while found := list(islice(entries, size)):
             _, keys, namespaces, values = transposed(found, 4)
             yield EntryBatch(namespaces, keys, values)
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        return groups_with_rows(self._codec.layout, self._copy, key_groups)
+        return self._rows.occupied(key_groups)
 
     def release(self) -> None:
+        self._rows.release()
+
+
+class CopiedRows:
+    """The rows of a copy by key group, in one scan where key groups are read as they ascend.
+
+    A scan for each key group, and another one to find the next, would cost more than the rows of a small one.
+    """
+
+    def __init__(self, layout: RowLayout, copy: RowCopy) -> None:
+        self._layout = layout
+        self._copy = copy
+        self._scan: Iterator[Row] = iter(())
+        #: The row at which the scan is, None at its end; it has not passed another one from `_start` on.
+        self._row: Row | None = None
+        self._start: bytes | None = None
+
+    def of(self, key_group: int) -> Iterator[Row]:
+        """Yield the rows of a key group; several of the iterators may be open."""
+        start = self._layout.group_prefix(key_group)
+        end = end_of(start)
+        row = self._seek(start)
+        while row is not None and (end is None or row[0] < end):
+            self._start = end
+            yield row
+            if self._row is row:
+                row = self._row = next(self._scan, None)
+            else:
+                row = self._seek(row[0] + b"\0")
+
+    def occupied(self, key_groups: KeyGroupRange) -> Iterator[int]:
+        """Yield the key groups that have rows; between two of them, the rows of the first may be read."""
+        following = key_groups.start
+        while following in key_groups:
+            row = self._seek(self._layout.group_prefix(following))
+            if row is None or (found := self._layout.group_of(row[0])) not in key_groups:
+                return
+            yield found
+            following = found + 1
+
+    def _seek(self, start: bytes) -> Row | None:
+        """Return the first row from a key on, and leave the scan at it."""
+        if self._start is None or start < self._start or (self._row is not None and self._row[0] < start):
+            self._scan = iter(self._copy.scan(start, None))
+            self._row = next(self._scan, None)
+        self._start = start
+        return self._row
+
+    def release(self) -> None:
+        """Release the copy."""
+        self._scan, self._row, self._start = iter(()), None, None
         self._copy.release()
-
-
-def groups_with_rows(layout: RowLayout, copy: RowCopy, key_groups: KeyGroupRange) -> Iterator[int]:
-    """Yield the key groups that have rows: one look-up for each, and one more."""
-    following = key_groups.start
-    while following in key_groups:
-        end = end_of(layout.group_prefix(key_groups.end))
-        row = next(iter(copy.scan(layout.group_prefix(following), end)), None)
-        if row is None:
-            return
-        found = layout.group_of(row[0])
-        yield found
-        following = found + 1
 
 
 class CopiedChanges(TableChanges[Any, Any, Any]):

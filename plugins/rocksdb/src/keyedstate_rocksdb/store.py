@@ -352,11 +352,14 @@ class _Copy(RowCopy):
 
     def __init__(self, rows: Rdict, path: Path, state: str) -> None:
         self._iterator: RdictIter | None = rows.iter(_scanning())
+        #: How often a scan or a look-up has moved it to another place.
+        self._moves = 0
         self._path = path
         self._state = state
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         rows = self._live()
+        self._moves += 1
         found: dict[bytes, bytes] = {}
         with reading(self._path, self._state):
             # In their order, the keys of a block are read from the block at once.
@@ -376,19 +379,25 @@ class _Copy(RowCopy):
 
     def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         rows = self._live()
-        rows.seek(start)
-        while rows.valid():
-            key = rows.key()
+        valid, key_of, value_of, following = rows.valid, rows.key, rows.value, rows.next
+        moves = self._move_to(rows, start)
+        while valid():
+            key = key_of()
             if end is not None and key >= end:
                 return
-            yield key, rows.value()
+            yield key, value_of()
             rows = self._live()
-            # Another scan or look-up may have moved it.
-            if not rows.valid() or rows.key() != key:
-                rows.seek(key)
-            rows.next()
+            if self._moves != moves:
+                moves = self._move_to(rows, key)
+            following()
         with reading(self._path, self._state):
             rows.status()
+
+    def _move_to(self, rows: RdictIter, key: bytes) -> int:
+        """Move the iterator, and return the number of this move, by which others see that it was moved."""
+        self._moves += 1
+        rows.seek(key)
+        return self._moves
 
     def _live(self) -> RdictIter:
         iterator = self._iterator

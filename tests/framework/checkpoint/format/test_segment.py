@@ -129,6 +129,22 @@ def test_empty_key_groups_take_no_room_in_the_streams(local: CheckpointStorage) 
     assert list(handle.entries("views", 16)) == [] and list(handle.entries("views", 32_767)) == []
 
 
+def test_only_key_groups_of_four_kibibytes_or_more_are_compressed(
+    local: CheckpointStorage, jobs: ModuleType
+) -> None:
+    def group_of(*sizes: int) -> list[Entry]:
+        return [(VOID_NAMESPACE, b"%d" % number, b"a" * size) for number, size in enumerate(sizes)]
+
+    # The last one begins with a small batch.
+    groups = {4: group_of(3000), 5: group_of(5000), 6: group_of(1000, 9000)}
+    for compression in ("zstd", "none"):
+        path = f"data/{compression}.seg"
+        segment = write(local, {RAW: groups}, path=path, compression=compression, batch_size=1)
+        handle = SegmentHandle.open(local, segment)
+        assert read(handle, jobs) == {"raw": groups}
+        assert 3000 < segment.bytes < 6000 if compression == "zstd" else segment.bytes > 18_000
+
+
 def test_none_as_a_value_is_an_entry_and_comes_back(local: CheckpointStorage, jobs: ModuleType) -> None:
     meta = StateMeta("maybe", StateKind.VALUE, STRING, VOID, nullable(INT64))
     entries = [(VOID_NAMESPACE, "a", None), (VOID_NAMESPACE, "b", 1)]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from heapq import merge
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import Any
 
@@ -15,8 +16,8 @@ from keyedstate.backend.table import EntryBatch, TableSnapshot
 from keyedstate.keygroups import KeyGroupRange
 from keyedstate.ordered.caching.object_cache import CacheKey, Mark
 from keyedstate.ordered.codecs import Entry, ValueCodec
-from keyedstate.ordered.snapshots import groups_with_rows
-from keyedstate.ordered.store import RowCopy, end_of
+from keyedstate.ordered.snapshots import CopiedRows
+from keyedstate.ordered.store import RowCopy
 from keyedstate.ordered.tracked_addresses import TrackedKeys
 from keyedstate.types import VOID_NAMESPACE
 from keyedstate.types.contract.transposing import transposed
@@ -44,7 +45,7 @@ class CachedEntries(TableSnapshot[Any, Any, Any]):
     ) -> None:
         self._codec = codec
         self._by_key = by_key
-        self._copy = copy
+        self._rows = CopiedRows(codec.layout, copy)
         self._keys = keys
         self._values = values
         self._groups = np.fromiter(key_groups, np.int64, len(key_groups))
@@ -68,8 +69,7 @@ class CachedEntries(TableSnapshot[Any, Any, Any]):
         self, key_group: int, cached: list[CacheKey], size: int
     ) -> Iterator[EntryBatch[Any, Any, Any]]:
         """Yield the entries of rows, but those that are cached."""
-        prefix = self._codec.layout.group_prefix(key_group)
-        rows = iter(self._copy.scan(prefix, end_of(prefix)))
+        rows = self._rows.of(key_group)
         first = next(rows, None)
         if first is None:
             return
@@ -83,13 +83,13 @@ class CachedEntries(TableSnapshot[Any, Any, Any]):
             yield EntryBatch(namespaces, keys, values)
 
     def occupied(self, key_groups: KeyGroupRange) -> Iterable[int]:
-        stored = groups_with_rows(self._codec.layout, self._copy, key_groups)
-        cached = np.unique(self._groups).tolist()
-        return sorted({*stored, *(group for group in cached if group in key_groups)})
+        cached = (group for group in np.unique(self._groups).tolist() if group in key_groups)
+        # One at a time, so that the scan goes through each key group once.
+        return (group for group, _ in groupby(merge(self._rows.occupied(key_groups), cached)))
 
     def release(self) -> None:
         self._keys, self._values, self._groups, self._order = [], [], self._groups[:0], None
-        self._copy.release()
+        self._rows.release()
 
 
 class CachedChanges(TableChanges[Any, Any, Any]):
