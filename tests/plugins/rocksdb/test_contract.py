@@ -63,15 +63,19 @@ class TestRocksDB(BackendContract):
         with pytest.raises(ValueError, match="released"):
             next(snapshot.batches(3, 10))
 
-    def test_scans_of_one_copy_do_not_disturb_each_other(self, instance: Any) -> None:
+    def test_scans_and_look_ups_of_one_copy_do_not_disturb_each_other(self, instance: Any) -> None:
         table = instance.table(NUMBERS)
         table.put_many([3] * 50, range(50), VOID, range(50))
-        snapshot = table.snapshot()
-        first, second = (snapshot.batches(3, 7) for _ in range(2))
-        pairs = list(zip(first, second, strict=True))
-        assert [value for one, _ in pairs for value in one.values] == list(range(50))
-        assert [value for _, other in pairs for value in other.values] == list(range(50))
-        snapshot.release()
+        table.write_back()
+        copy = table.buffer.copy()
+        rows = list(table.buffer.scan_all())
+        first, second = copy.scan(b"", None), copy.scan(rows[7][0], rows[30][0])
+        pairs = [(next(first), row) for row in second]
+        assert [row for _, row in pairs] == rows[7:30]
+        rest = [(row, copy.get_many([rows[40][0]])) for row in first]
+        assert [row for row, _ in pairs + rest] == rows
+        assert [found for _, found in rest] == [[rows[40][1]]] * 27
+        copy.release()
 
     def test_a_batch_of_an_impossible_size_is_refused(self, tmp_path: Path) -> None:
         """WB-01: from 100 to 1000 rows."""
