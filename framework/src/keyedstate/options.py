@@ -160,7 +160,7 @@ CHECKPOINT_COMPRESSION = choice(
     "checkpoint.compression",
     "zstd",
     ("zstd", "lz4", "none"),
-    "Compression inside segment files, from 4 KiB in a key group on.",
+    "Compression inside segment files, of streams with columns of at least 4 KiB.",
 )
 CHECKPOINT_MAX_DELTAS = integer(
     "checkpoint.max-deltas",

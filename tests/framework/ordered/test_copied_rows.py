@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ordered_dict_space import DictSpace
 
 from keyedstate import types
 from keyedstate.backend import StateKind, StateMeta
 from keyedstate.keygroups import KeyGroupRange
+from keyedstate.ordered import RowCopy
 from keyedstate.ordered.row_keys import RowLayout
 from keyedstate.ordered.snapshots import CopiedRows
 
@@ -27,9 +29,34 @@ def rows_of(counts: list[int]) -> dict[int, list[tuple[bytes, bytes]]]:
     }
 
 
-def copied(rows: dict[int, list[tuple[bytes, bytes]]]) -> tuple[CopiedRows, DictSpace]:
-    space = DictSpace({key: value for some in rows.values() for key, value in some})
-    return CopiedRows(RowLayout(META, 8), space), space
+class ListCopy(RowCopy):
+    """A copy that is a sorted list of rows, and yields the same tuples in each scan."""
+
+    def __init__(self, rows: list[tuple[bytes, bytes]]) -> None:
+        self.rows = sorted(rows)
+        self.scans = 0
+        #: The row at which another thread releases the snapshot, and that snapshot.
+        self.releases: tuple[tuple[bytes, bytes], CopiedRows] | None = None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        raise NotImplementedError
+
+    def scan(self, start: bytes, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        self.scans += 1
+        for row in self.rows[bisect_left(self.rows, (start, b"")) :]:
+            if end is not None and row[0] >= end:
+                return
+            if self.releases is not None and row == self.releases[0]:
+                self.releases[1].release()
+            yield row
+
+    def release(self) -> None:
+        pass
+
+
+def copied(rows: dict[int, list[tuple[bytes, bytes]]]) -> tuple[CopiedRows, ListCopy]:
+    copy = ListCopy([row for some in rows.values() for row in some])
+    return CopiedRows(RowLayout(META, 8), copy), copy
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
@@ -60,7 +87,18 @@ def test_key_groups_have_their_rows_in_whatever_order_they_are_read(
 
 def test_one_scan_serves_a_whole_snapshot() -> None:
     rows = rows_of([2, 0, 1, 0, 0, 3, 1, 0])
-    reader, space = copied(rows)
+    reader, copy = copied(rows)
     found = {group: list(reader.of(group)) for group in reader.occupied(GROUPS)}
     assert found == {group: some for group, some in rows.items() if some}
-    assert space.reads == 1
+    assert copy.scans == 1
+
+
+def test_a_snapshot_that_is_released_while_it_is_read_does_not_end_early() -> None:
+    rows = rows_of([9, 0, 0, 0, 0, 0, 0, 0])
+    reader, copy = copied(rows)
+    copy.releases = rows[0][5], reader
+    other = reader.of(0)
+    assert next(other) == rows[0][0]
+    for reading in (reader.of(0), other):
+        with pytest.raises(ValueError, match="released"):
+            list(reading)

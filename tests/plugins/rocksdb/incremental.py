@@ -114,6 +114,7 @@ class Job:
             writer.begin(identity, self.point, writing if same else SnapshotKind.FULL)
             change(instance)
             saved = writer.end()
+            assert saved.entries == instance.entries_by_state()
             manifest = AttemptManifest(
                 identity=identity,
                 key_groups=instance.key_groups,
@@ -123,7 +124,7 @@ class Job:
                 segments=saved.segments,
                 deltas=saved.deltas,
                 native=saved.native,
-                entries=instance.entries_by_state(),
+                entries=saved.entries,
                 rows_in=0,
                 rows_out=0,
                 largest_event_time=None,

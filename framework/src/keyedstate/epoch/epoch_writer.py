@@ -171,7 +171,19 @@ class EpochWriter:
             self.close()
         captured = self._capture(path, epoch, native=self._native)
         unwritten.callback(captured.release)
-        return partial(_written, captured)
+        return partial(self._write_full, captured)
+
+    def _write_full(self, captured: CapturedFullSnapshot) -> EpochFiles:
+        full = captured.write()
+        return EpochFiles(
+            full.segments,
+            (),
+            full.native,
+            (captured.report(full, background=False),),
+            captured.synchronous_ms,
+            full.bytes,
+            self._keyed.entries_by_state(full.entries),
+        )
 
     def _write_delta(
         self,
@@ -257,13 +269,4 @@ def state_manifest(
         process_ms=0.0,
         ttl_ms={meta.name: meta.expiry.ttl_ms for meta in metas if meta.expiry is not None},
         **vars(files),
-    )
-
-
-def _written(captured: CapturedFullSnapshot) -> EpochFiles:
-    full = captured.write()
-    report = captured.report(full, background=False)
-    # Those that were written: an ordered store would have to read all rows again to count them.
-    return EpochFiles(
-        full.segments, (), full.native, (report,), captured.synchronous_ms, full.bytes, full.entries
     )

@@ -49,6 +49,7 @@ class CopiedRows:
         #: The row at which the scan is, None at its end; it has not passed another one from `_start` on.
         self._row: Row | None = None
         self._start: bytes | None = None
+        self._released = False
 
     def of(self, key_group: int) -> Iterator[Row]:
         """Yield the rows of a key group; several of the iterators may be open."""
@@ -58,8 +59,8 @@ class CopiedRows:
         while row is not None and (end is None or row[0] < end):
             self._start = end
             yield row
-            if self._row is row:
-                row = self._row = next(self._scan, None)
+            if self._row is row and self._start == end:
+                row = self._row = self._next()
             else:
                 row = self._seek(row[0] + b"\0")
 
@@ -77,12 +78,19 @@ class CopiedRows:
         """Return the first row from a key on, and leave the scan at it."""
         if self._start is None or start < self._start or (self._row is not None and self._row[0] < start):
             self._scan = iter(self._copy.scan(start, None))
-            self._row = next(self._scan, None)
+            self._row = self._next()
         self._start = start
         return self._row
 
+    def _next(self) -> Row | None:
+        row = next(self._scan, None)
+        if self._released:
+            raise ValueError("the copy was released")
+        return row
+
     def release(self) -> None:
-        """Release the copy."""
+        """Release the copy; what another thread still reads of it raises `ValueError`."""
+        self._released = True
         self._scan, self._row, self._start = iter(()), None, None
         self._copy.release()
 

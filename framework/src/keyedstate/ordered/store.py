@@ -38,6 +38,8 @@ class RowCopy(RowReader):
 
     Another thread may read it while the owner writes.  A backend whose copies do not allow that claims no
     asynchronous snapshots.
+
+    A full snapshot reads all rows in one scan without an end: yield them as they are read.
     """
 
     @abstractmethod

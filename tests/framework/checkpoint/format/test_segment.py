@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -319,6 +320,17 @@ def test_a_full_disk_is_an_error_that_names_the_file(local: CheckpointStorage) -
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert list(local.list("data")) == []
+
+
+def test_after_an_error_of_the_storage_nothing_more_is_written(unruly_storage: Any, tmp_path: Path) -> None:
+    unruly = unruly_storage(tmp_path)
+    writer = SegmentWriter(unruly.storage, "data/one.seg", GROUPS, "none")
+    writer.begin_state(RAW)
+    unruly.handler.fail("write", [ConnectionResetError("the network is gone"), ValueError("closed")])
+    with pytest.raises(StorageError, match="the network is gone"):
+        writer.write_entries(4, (batch((VOID_NAMESPACE, b"%d" % n, b"v" * (1 << 20))) for n in range(9)))
+    writer.abort()
+    assert list(unruly.storage.list("data")) == []
 
 
 def test_the_order_of_calls_is_checked(local: CheckpointStorage) -> None:

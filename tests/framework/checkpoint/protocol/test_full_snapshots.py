@@ -226,9 +226,10 @@ class Task:
             handle.update(value)
         self.keyed.end_epoch()
         saved = self.writer.end(wait=wait)
+        assert saved.entries == self.keyed.entries_by_state()
         manifest = AttemptManifest(
             who, ALL, "heap-cow", "1", tuple(meta.to_json() for meta in self.keyed.metas()), saved.segments,
-            self.keyed.entries_by_state(), 0, 0, None, 0.0, 0.0, 0.0, 0.0, saved.bytes, deltas=saved.deltas,
+            saved.entries, 0, 0, None, 0.0, 0.0, 0.0, 0.0, saved.bytes, deltas=saved.deltas,
             full_snapshots=saved.full_snapshots, unfinished=saved.unfinished,
         )  # fmt: skip
         shared = () if self.before is None else self.before.parts[0].kept_files

@@ -107,7 +107,7 @@ class Writer:
             saved = writer.end()
             manifest = AttemptManifest(
                 identity, groups, self.backend, "1", tuple(meta.to_json() for meta in backend.metas()),
-                saved.segments, backend.entries_by_state(), 0, 0, None, 0.0, 0.0, 0.0, 0.0, saved.bytes,
+                saved.segments, saved.entries, 0, 0, None, 0.0, 0.0, 0.0, 0.0, saved.bytes,
                 key_columns=self.columns, operator_state=saved.operator_state, deltas=saved.deltas,
                 ttl_ms={meta.name: meta.expiry.ttl_ms for meta in backend.metas() if meta.expiry},
             )  # fmt: skip

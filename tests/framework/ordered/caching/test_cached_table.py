@@ -210,6 +210,24 @@ def test_what_is_cached_is_neither_read_nor_written() -> None:
     assert len(space.rows) == 1_000
 
 
+def test_a_snapshot_of_cached_and_stored_key_groups_is_one_scan(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, space = table_of(NUMBERS, 1 << 20)
+    copy = DictSpace()
+    monkeypatch.setattr(space, "copy", lambda: copy)
+    copy.write({table.codec.layout.address(group, group, VOID): table.codec.encode(1) for group in (1, 3)})
+    for key in (0, 3, 7):
+        table.put(group_of(key), key, VOID, 2)
+    snapshot = table.snapshot()
+    found = {
+        (group, key): value
+        for group in snapshot.occupied(ALL)
+        for batch in snapshot.batches(group, 10)
+        for key, value in zip(batch.keys, batch.values, strict=True)
+    }
+    assert found == {(0, 0): 2, (1, 1): 1, (3, 3): 2, (3, 7): 2}
+    assert copy.reads == 1
+
+
 def test_entries_that_were_looked_up_are_counted_also_without_epochs() -> None:
     table, space = table_of(NUMBERS, 1 << 20)
     keys = list(range(100))

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from keyedstate.backend import (
@@ -299,9 +300,17 @@ class KeyedStateBackend:
         """Return the number of entries over all states."""
         return sum(map(len, self._written_tables().values()))
 
-    def entries_by_state(self) -> dict[str, int]:
-        """Return the number of entries of each state."""
-        return {name: len(table) for name, table in self._written_tables().items()}
+    def entries_by_state(self, written: Mapping[str, int] = MappingProxyType({})) -> dict[str, int]:
+        """Return the number of entries of each state, expired ones included.
+
+        A full snapshot of the present state has `written` so many: states whose expired entries it contains
+        need not be counted, for which an ordered store would read all of their rows.
+        """
+        filtered = self._expiring.snapshot_filters()
+        return {
+            name: written[name] if name in written and name not in filtered else len(table)
+            for name, table in self._written_tables().items()
+        }
 
     def metas(self) -> list[StateMeta]:
         """Return the meta of each state, restored ones included."""
