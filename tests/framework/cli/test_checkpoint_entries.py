@@ -1,4 +1,4 @@
-"""The numbers of entries in a manifest are those of the state, also where its files leave out expired ones."""
+"""The numbers of entries in a manifest are those of the state, also where files leave out expired ones."""
 
 from __future__ import annotations
 

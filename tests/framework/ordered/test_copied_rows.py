@@ -93,6 +93,18 @@ def test_one_scan_serves_a_whole_snapshot() -> None:
     assert copy.scans == 1
 
 
+def test_a_look_at_the_key_groups_does_not_hide_a_row_that_is_being_read() -> None:
+    rows = rows_of([1, 1, 0, 0, 0, 0, 0, 0])
+    reader, _ = copied(rows)
+    reading = reader.of(0)
+    assert next(reading) == rows[0][0]
+    occupied = reader.occupied(GROUPS)
+    assert next(occupied) == 0
+    assert list(reading) == []
+    assert list(reader.of(0)) == rows[0]
+    assert list(occupied) == [1]
+
+
 def test_a_snapshot_that_is_released_while_it_is_read_does_not_end_early() -> None:
     rows = rows_of([9, 0, 0, 0, 0, 0, 0, 0])
     reader, copy = copied(rows)

@@ -43,8 +43,8 @@ from keyedstate.types.collections.ttl import TtlMapSerializer
 
 #: Streams of neighbouring key groups that are read at once.
 _RUN_BYTES = 8 << 20
-#: Bytes of columns below which a stream is not compressed, and made in memory: 30 rows with 1.5 KB of columns took
-#: six times as long with zstd, for 1.9 instead of 2.4 KB.
+#: Bytes of columns below which a stream is not compressed, and made in memory: 30 rows with 1.5 KB of columns
+#: took six times as long with zstd, for 1.9 instead of 2.4 KB.
 _SMALL_BYTES = 4 << 10
 _SMALL_STREAM = pa.ipc.IpcWriteOptions(compression=None, use_threads=False)
 #: Bytes of a stream that are gathered before they go to the file.
