@@ -176,13 +176,13 @@ class EpochWriter:
     def _write_full(self, captured: CapturedFullSnapshot) -> EpochFiles:
         full = captured.write()
         return EpochFiles(
-            full.segments,
-            (),
-            full.native,
-            (captured.report(full, background=False),),
-            captured.synchronous_ms,
-            full.bytes,
-            self._keyed.entries_by_state(full.entries),
+            segments=full.segments,
+            deltas=(),
+            native=full.native,
+            full_snapshots=(captured.report(full, background=False),),
+            sync_ms=captured.synchronous_ms,
+            bytes=full.bytes,
+            entries=self._keyed.entries_by_state(full.entries),
         )
 
     def _write_delta(
@@ -194,13 +194,13 @@ class EpochWriter:
     ) -> EpochFiles:
         keyed = self._keyed
         files = EpochFiles(
-            before.segments,
-            before.deltas,
-            before.native,
-            before.full_snapshots,
-            sync_ms,
-            0,
-            keyed.entries_by_state(),
+            segments=before.segments,
+            deltas=before.deltas,
+            native=before.native,
+            full_snapshots=before.full_snapshots,
+            sync_ms=sync_ms,
+            bytes=0,
+            entries=keyed.entries_by_state(),
         )
         if not any(map(len, changes.values())):
             # An epoch without changes makes the chain no longer, and no full snapshot due.
